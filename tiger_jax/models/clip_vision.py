@@ -1,0 +1,133 @@
+"""The CLIP vision transformer (Radford et al., arXiv 2103.00020), one tile at a time.
+
+N: tiles, R: rows (class token + patches), E: width, p: patch side.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from tiger_jax.errors import UserError
+from tiger_jax.models.config import VisionConfig
+from tiger_jax.models.layers import Dense, Embedding, LayerNorm, activation
+from tiger_jax.ops.attention import attend
+
+
+class Attention(nn.Module):
+    """Full self-attention with biased projections."""
+
+    config: VisionConfig
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        width = self.config.hidden_size
+        self.query = Dense(width, use_bias=True, dtype=self.dtype)
+        self.key = Dense(width, use_bias=True, dtype=self.dtype)
+        self.value = Dense(width, use_bias=True, dtype=self.dtype)
+        self.out = Dense(width, use_bias=True, dtype=self.dtype)
+
+    def __call__(self, x: Float[Array, "N R E"]) -> Float[Array, "N R E"]:
+        queries, keys, values = (
+            f(x).reshape(*x.shape[:2], self.config.num_heads, -1)
+            for f in (self.query, self.key, self.value)
+        )
+        everything = jnp.ones((x.shape[0], x.shape[1], x.shape[1]), bool)
+        return self.out(attend(queries, keys.swapaxes(1, 2), values.swapaxes(1, 2), everything))
+
+
+class MLP(nn.Module):
+    """fc2(act(fc1(x)))."""
+
+    config: VisionConfig
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        self.fc1 = Dense(self.config.intermediate_size, use_bias=True, dtype=self.dtype)
+        self.fc2 = Dense(self.config.hidden_size, use_bias=True, dtype=self.dtype)
+
+    def __call__(self, x: Float[Array, "N R E"]) -> Float[Array, "N R E"]:
+        return self.fc2(activation(self.config.activation)(self.fc1(x)))
+
+
+class EncoderLayer(nn.Module):
+    """One pre-norm block."""
+
+    config: VisionConfig
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        self.norm1 = LayerNorm(self.config.layer_norm_eps)
+        self.attention = Attention(self.config, self.dtype)
+        self.norm2 = LayerNorm(self.config.layer_norm_eps)
+        self.mlp = MLP(self.config, self.dtype)
+
+    def __call__(self, x: Float[Array, "N R E"]) -> Float[Array, "N R E"]:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class ClipVision(nn.Module):
+    """The tower. Blocks behind the selected layer and post_norm are carried, never run."""
+
+    config: VisionConfig
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        cfg = self.config
+        self.class_embedding = self.param(
+            "class_embedding", nn.initializers.normal(0.02), (cfg.hidden_size,)
+        )
+        self.patch_embedding = Dense(cfg.hidden_size, dtype=self.dtype)
+        self.position_embedding = Embedding(cfg.grid**2 + 1, cfg.hidden_size, dtype=self.dtype)
+        self.pre_norm = LayerNorm(cfg.layer_norm_eps)
+        self.layers = [EncoderLayer(cfg, self.dtype) for _ in range(cfg.num_layers)]
+        self.post_norm = LayerNorm(cfg.layer_norm_eps)
+
+    def __call__(
+        self, tiles: Float[Array, "N S S 3"], feature_layers: tuple[int, ...]
+    ) -> Float[Array, "N R F"]:
+        """Hidden states at `feature_layers`, side by side (F = E * number of layers).
+
+        The states are numbered as in Hugging Face: 0 after pre_norm, i after block i - 1, negative
+        ones from the end; none of them has seen post_norm.
+        """
+        count = self.config.num_layers + 1
+        chosen = [self._state_index(layer, count) for layer in feature_layers]
+        x = self.embed(tiles)
+        states = [x]
+        for layer in self.layers[: max(chosen)]:
+            x = layer(x)
+            states.append(x)
+        return jnp.concatenate([states[index] for index in chosen], axis=-1)
+
+    def embed(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "N R E"]:
+        """Class token and patches with positions, after pre_norm."""
+        patches = self.patch_embedding(patch_rows(tiles, self.config.patch_size))
+        first = self.class_embedding.astype(self.dtype)[None, None]
+        first = jnp.broadcast_to(first, (patches.shape[0], 1, patches.shape[2]))
+        rows = jnp.concatenate([first, patches], axis=1)
+        positions = self.position_embedding(jnp.arange(rows.shape[1]))
+        return self.pre_norm(rows + positions[None])
+
+    def touch(self, tiles: Float[Array, "N S S 3"]) -> Array:
+        """Run everything, also what no feature layer needs: declares every weight for `init`."""
+        x = self.embed(tiles)
+        for layer in self.layers:
+            x = layer(x)
+        return self.post_norm(x)
+
+    @staticmethod
+    def _state_index(layer: int, count: int) -> int:
+        if not -count <= layer < count:
+            raise UserError(
+                f"vision_feature_layer: expected {-count} <= layer < {count}, got {layer}"
+            )
+        return layer % count
+
+
+def patch_rows(tiles: Float[Array, "N S S 3"], patch: int) -> Float[Array, "N g2 pp3"]:
+    """Cut tiles into patches, row-major, each flattened in (row, column, channel) order."""
+    count, side, _, channels = tiles.shape
+    grid = side // patch
+    rows = tiles.reshape(count, grid, patch, grid, patch, channels).transpose(0, 1, 3, 2, 4, 5)
+    return rows.reshape(count, grid * grid, patch * patch * channels)

@@ -1,0 +1,116 @@
+"""The one face that every model family shows to decoding and training.
+
+N: tiles, R: visual rows, B: batch, S: prompt length, T: new tokens, C: cache rows, D: width,
+F: width of the tapped hidden states, V: vocabulary.
+
+All methods are pure functions of their arguments. `params` is the plain nested dict of the family.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.llava_next import LlavaNext
+from tiger_jax.ops.kv_cache import KVCache
+
+Params = dict
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionLanguageModel:
+    """A model family bound to a configuration and a compute dtype."""
+
+    config: LlavaNextConfig
+    module: nn.Module
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of activations and caches."""
+        return self.module.dtype
+
+    def init_params(self, key: Array, dtype: jnp.dtype = jnp.float32) -> Params:
+        """Random parameters."""
+        params = self.module.init(key, method="declare")["params"]
+        return jax.tree.map(lambda x: x.astype(dtype), params)
+
+    def abstract_params(self, dtype: jnp.dtype = jnp.float32) -> Params:
+        """Shapes and dtypes of the parameters, without any memory."""
+        return jax.eval_shape(lambda: self.init_params(jax.random.key(0), dtype))
+
+    def init_cache(self, batch: int, capacity: int) -> KVCache:
+        """An empty cache of `capacity` rows for each of `batch` sequences."""
+        text = self.config.text
+        shape = (batch, text.num_kv_heads, capacity, text.head_dim)
+        return KVCache.zeros(text.num_layers, shape, self.dtype)
+
+    def vision_features(
+        self, params: Params, tiles: Float[Array, "N S S 3"]
+    ) -> Float[Array, "N r E"]:
+        """Rows of the vision tower before they are projected."""
+        return self._apply(params, tiles, method="vision_features")
+
+    def encode_images(
+        self, params: Params, tiles: Float[Array, "N S S 3"]
+    ) -> Float[Array, "R D"]:
+        """The flat table of visual rows that `embed` picks from; its last row is the newline."""
+        return self._apply(params, tiles, method="encode_images")
+
+    def embed(
+        self, params: Params, tokens: Int[Array, "B S"],
+        image_rows: Int[Array, "B S"] | None = None, table: Float[Array, "R D"] | None = None,
+    ) -> Float[Array, "B S D"]:  # fmt: skip
+        """Embeddings of a prompt: image_rows >= 0 names a row of `table`, -1 keeps the token."""
+        return self._apply(params, tokens, image_rows, table, method="embed")
+
+    def prefill(
+        self, params: Params, x: Float[Array, "B S D"], cache: KVCache,
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Float[Array, "B S D"], KVCache, Float[Array, "B S F"]]:  # fmt: skip
+        """Run right-padded prompts at positions 0 .. S - 1 into an empty cache.
+
+        Returns hidden states after the final norm, the cache, and the hidden states at `taps`
+        side by side (Hugging Face numbering: 0 = embeddings, i = output of layer i - 1).
+        """
+        positions = jnp.broadcast_to(jnp.arange(x.shape[1], dtype=jnp.int32)[None], x.shape[:2])
+        return self._text(params, "prefill", x, positions, cache, taps)
+
+    def extend(
+        self, params: Params, tokens: Int[Array, "B T"], positions: Int[Array, "B T"],
+        cache: KVCache, starts: Int[Array, "B"], mask: Bool[Array, "B T C"],
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Float[Array, "B T D"], KVCache, Float[Array, "B T F"]]:  # fmt: skip
+        """Run T more tokens of each sequence, stored from cache row starts[b] on.
+
+        `mask[b, t]` says which cache rows token t sees, its own among them: a chain or a tree.
+        """
+        x = self.embed(params, tokens)
+        return self._text(params, "extend", x, positions, cache, starts, mask, taps)
+
+    def branch(
+        self, params: Params, x: Float[Array, "B N T D"], positions: Int[Array, "B N T"],
+        prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
+    ) -> Float[Array, "B N T D"]:  # fmt: skip
+        """Hidden states of N branches over one shared prefix, for training."""
+        return self._text(params, "branch", x, positions, prefix, prefix_lengths)
+
+    def logits(self, params: Params, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Scores over the vocabulary, float32."""
+        return self._text(params, "logits", hidden)
+
+    def _apply(self, params: Params, *args, method):
+        return self.module.apply({"params": params}, *args, method=method)
+
+    def _text(self, params: Params, name: str, *args):
+        def call(module: nn.Module, *inner):
+            return getattr(module.language_model, name)(*inner)
+
+        return self._apply(params, *args, method=call)
+
+
+def build_model(config: LlavaNextConfig, dtype: jnp.dtype = jnp.float32) -> VisionLanguageModel:
+    """The model of a configuration; `dtype` is that of activations and caches."""
+    return VisionLanguageModel(config=config, module=LlavaNext(config=config, dtype=dtype))

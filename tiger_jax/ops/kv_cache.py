@@ -1,0 +1,70 @@
+"""Key and value rows of a decoder, one pair of arrays per layer.
+
+B: batch, K: key/value heads, C: capacity (rows), T: new rows, d: head dim.
+
+The layout [B, K, C, d] and the per-layer tuple are what keeps XLA's GPU compiler from copying whole
+caches in every round (docs/decisions.md, "cache layout"). Nothing in a cache is ever erased: a row
+counts only while its index is below the length that the caller keeps, and is overwritten later.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+
+@struct.dataclass
+class KVCache:
+    """Keys and values of all layers."""
+
+    keys: tuple[Array, ...]
+    """One [B, K, C, d] array per layer."""
+    values: tuple[Array, ...]
+    """One [B, K, C, d] array per layer."""
+
+    @property
+    def capacity(self) -> int:
+        """Rows that each sequence can hold."""
+        return self.keys[0].shape[2]
+
+    @classmethod
+    def zeros(cls, layers: int, shape: tuple[int, int, int, int], dtype: jnp.dtype) -> "KVCache":
+        """An empty cache; shape is (B, K, C, d)."""
+        return cls(
+            keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+            values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+        )
+
+
+def append_rows(
+    rows: Float[Array, "B K C d"], new: Float[Array, "B T K d"], starts: Int[Array, "B"]
+) -> Float[Array, "B K C d"]:
+    """Write T rows of each sequence at starts[b] .. starts[b] + T - 1.
+
+    The caller keeps starts + T <= C: a dynamic update clamps instead of failing.
+    """
+    new = new.astype(rows.dtype)
+    if rows.shape[0] == 1:
+        # One sequence: a single in-place slice update, the cheapest form on every backend.
+        return lax.dynamic_update_slice(rows, new.swapaxes(1, 2), (0, 0, starts[0], 0))
+    batch = jnp.arange(rows.shape[0])[:, None]
+    slots = starts[:, None] + jnp.arange(new.shape[1])[None]
+    return rows.at[batch, :, slots].set(new, mode="drop", unique_indices=True)
+
+
+def move_rows(
+    cache: KVCache, starts: Int[Array, "B"], path: Int[Array, "B D"]
+) -> KVCache:
+    """Make the rows starts + path[:, j] the rows starts + j, for every layer.
+
+    After a tree was verified its nodes lie behind the committed rows in node order; the accepted path
+    is gathered to the front. path[b, j] >= j, and rows beyond the accepted ones are never read.
+    """
+
+    def move(rows: Array) -> Array:
+        index = (starts[:, None] + path)[:, None, :, None]
+        picked = jnp.take_along_axis(rows, index, axis=2, mode="clip")
+        return append_rows(rows, picked.swapaxes(1, 2), starts)
+
+    return jax.tree.map(move, cache)

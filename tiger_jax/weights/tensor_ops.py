@@ -1,0 +1,105 @@
+"""Reversible tensor operations between Hugging Face (torch) and tiger_jax weights, on numpy.
+
+Each operation says its reshape twice (to_jax, to_hf) and once for shapes alone (hf_shape), so that
+a checkpoint's header can be judged before a single byte of data is read. All are bit-exact: they
+move values and never do arithmetic, whatever the dtype (float32, float16, ml_dtypes' bfloat16).
+The one exception, VocabularyRows, adds rows on the way in and cuts exactly those on the way out.
+
+Axes: O = torch output features, I = torch input features, E = channels of the vision tower,
+p = patch side, V = rows of the vocabulary, D = width of the language model.
+"""
+
+import dataclasses
+import math
+from typing import Protocol
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+class TensorOp(Protocol):
+    """A weight's reshape in both directions; `hf_shape` is what to_hf does to shapes."""
+
+    def to_jax(self, value: np.ndarray) -> np.ndarray: ...
+
+    def to_hf(self, value: np.ndarray) -> np.ndarray: ...
+
+    def hf_shape(self, jax_shape: Shape) -> Shape: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Embeddings, norms, biases: the same array on both sides."""
+
+    def to_jax(self, value: np.ndarray) -> np.ndarray:
+        return value
+
+    def to_hf(self, value: np.ndarray) -> np.ndarray:
+        return value
+
+    def hf_shape(self, jax_shape: Shape) -> Shape:
+        return jax_shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Transpose:
+    """torch Linear weight [O, I] <-> kernel [I, O]."""
+
+    def to_jax(self, value: np.ndarray) -> np.ndarray:
+        return value.T
+
+    def to_hf(self, value: np.ndarray) -> np.ndarray:
+        return value.T
+
+    def hf_shape(self, jax_shape: Shape) -> Shape:
+        return jax_shape[::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchConv:
+    """torch Conv2d weight [E, 3, p, p] <-> matmul kernel [p*p*3, E], rows in (row, col, channel) order.
+
+    The rows' order is that of a channels-last patch, pixels[p, p, 3].reshape(-1).
+    """
+
+    channels: int = 3
+
+    def to_jax(self, value: np.ndarray) -> np.ndarray:
+        return value.transpose(2, 3, 1, 0).reshape(-1, value.shape[0])
+
+    def to_hf(self, value: np.ndarray) -> np.ndarray:
+        width, channels, side, _ = self.hf_shape(value.shape)
+        return value.reshape(side, side, channels, width).transpose(3, 2, 0, 1)
+
+    def hf_shape(self, jax_shape: Shape) -> Shape:
+        rows, width = jax_shape
+        side = math.isqrt(rows // self.channels)
+        if side * side * self.channels != rows:
+            raise ValueError(f"patch kernel {list(jax_shape)}: expected p*p*{self.channels} rows, got {rows}")
+        return (width, self.channels, side, side)
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyRows:
+    """`op` around a vocabulary of `stored_rows` in the file and more rows in the model.
+
+    New rows are the column mean of the stored ones (float64 mean, rounded once to the stored dtype).
+    Hugging Face drew them at random when it made the llava-hf files, so no rule can reproduce those;
+    the mean is deterministic and such ids are never drawn in decoding (models.md 4.1).
+    """
+
+    op: TensorOp
+    stored_rows: int
+    rows: int
+
+    def to_jax(self, value: np.ndarray) -> np.ndarray:
+        mean = value.mean(axis=0, keepdims=True, dtype=np.float64).astype(value.dtype)
+        added = np.repeat(mean, self.rows - self.stored_rows, axis=0)
+        return self.op.to_jax(np.concatenate([value, added], axis=0))
+
+    def to_hf(self, value: np.ndarray) -> np.ndarray:
+        return self.op.to_hf(value)[: self.stored_rows]
+
+    def hf_shape(self, jax_shape: Shape) -> Shape:
+        return (self.stored_rows, *self.op.hf_shape(jax_shape)[1:])
