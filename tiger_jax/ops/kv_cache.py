@@ -42,11 +42,16 @@ def append_rows(
 ) -> Float[Array, "B K C d"]:
     """Write T rows of each sequence at starts[b] .. starts[b] + T - 1.
 
-    The caller keeps starts + T <= C: a dynamic update clamps instead of failing.
+    The caller keeps starts + T < C (one row to spare): a dynamic update clamps instead of failing.
     """
     new = new.astype(rows.dtype)
     if rows.shape[0] == 1:
         # One sequence: a single in-place slice update, the cheapest form on every backend.
+        if new.shape[1] == 1:
+            # One token: XLA's CPU backend would repeat the bare update inside every reader and copy
+            # the whole cache for each of them. Carrying the next row along keeps it one operation.
+            after = lax.dynamic_slice_in_dim(rows, starts[0] + 1, 1, axis=2).swapaxes(1, 2)
+            new = jnp.concatenate([new, after], axis=1)
         return lax.dynamic_update_slice(rows, new.swapaxes(1, 2), (0, 0, starts[0], 0))
     batch = jnp.arange(rows.shape[0])[:, None]
     slots = starts[:, None] + jnp.arange(new.shape[1])[None]

@@ -13,7 +13,7 @@ from typing import Any
 from flax import traverse_util
 
 from tiger_jax.errors import UserError
-from tiger_jax.weights.tensor_ops import Identity, Shape, TensorOp
+from tiger_jax.weights.tensor_ops import IDENTITY, Shape, TensorOp
 
 MAX_LISTED = 8  # names of one kind of fault that the report spells out
 _NUMBER = re.compile(r"(?<=[._])\d+(?=[./])")  # "layers.12." and "layers_12/"
@@ -26,7 +26,7 @@ class Rule:
 
     hf: str
     path: str
-    op: TensorOp = Identity()
+    op: TensorOp = IDENTITY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a checkpoint as its file's header describes it; `hf` is the table's name for it."""
+    """One tensor as the header of its file describes it; `hf` is the table's name for it."""
 
     hf: str
     name: str
@@ -112,7 +112,10 @@ class Faults:
 
     def raise_if_any(self, where: str) -> None:
         """Raises UserError, one line: each kind with its count and its first MAX_LISTED names."""
-        kinds = [(field.name.replace("_", " "), getattr(self, field.name)) for field in dataclasses.fields(self)]
+        kinds = [
+            (field.name.replace("_", " "), getattr(self, field.name))
+            for field in dataclasses.fields(self)
+        ]
         parts = [f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds if names]
         if parts:
             raise UserError(f"{where} does not fit the model; " + "; ".join(parts))
@@ -141,6 +144,10 @@ def find_faults(expected: Mapping[str, Entry], stored: Iterable[StoredTensor]) -
             wanted, got = list(entry.hf_shape), list(tensor.shape)
             faults.wrong_shape.append(f"{tensor.name} expected {wanted}, got {got}")
         if tensor.dtype not in _FLOATS:
-            faults.wrong_dtype.append(f"{tensor.name} expected one of {'/'.join(_FLOATS)}, got {tensor.dtype}")
-    faults.missing = [f"{name} {list(entry.hf_shape)}" for name, entry in expected.items() if name not in seen]
+            faults.wrong_dtype.append(
+                f"{tensor.name} expected one of {'/'.join(_FLOATS)}, got {tensor.dtype}"
+            )
+    faults.missing = [
+        f"{name} {list(entry.hf_shape)}" for name, entry in expected.items() if name not in seen
+    ]
     return faults

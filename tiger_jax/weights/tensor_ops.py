@@ -11,13 +11,14 @@ p = patch side, V = rows of the vocabulary, D = width of the language model.
 
 import dataclasses
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 Shape = tuple[int, ...]
 
 
+@runtime_checkable
 class TensorOp(Protocol):
     """A weight's reshape in both directions; `hf_shape` is what to_hf does to shapes."""
 
@@ -42,6 +43,9 @@ class Identity:
         return jax_shape
 
 
+IDENTITY = Identity()
+
+
 @dataclasses.dataclass(frozen=True)
 class Transpose:
     """torch Linear weight [O, I] <-> kernel [I, O]."""
@@ -58,9 +62,9 @@ class Transpose:
 
 @dataclasses.dataclass(frozen=True)
 class PatchConv:
-    """torch Conv2d weight [E, 3, p, p] <-> matmul kernel [p*p*3, E], rows in (row, col, channel) order.
+    """torch Conv2d weight [E, 3, p, p] <-> matmul kernel [p*p*3, E].
 
-    The rows' order is that of a channels-last patch, pixels[p, p, 3].reshape(-1).
+    Rows are in (row, col, channel) order, as a channels-last patch flattens: pixels.reshape(-1).
     """
 
     channels: int = 3
@@ -76,7 +80,9 @@ class PatchConv:
         rows, width = jax_shape
         side = math.isqrt(rows // self.channels)
         if side * side * self.channels != rows:
-            raise ValueError(f"patch kernel {list(jax_shape)}: expected p*p*{self.channels} rows, got {rows}")
+            raise ValueError(
+                f"patch kernel {list(jax_shape)}: expected p*p*{self.channels} rows, got {rows}"
+            )
         return (width, self.channels, side, side)
 
 
@@ -84,9 +90,9 @@ class PatchConv:
 class VocabularyRows:
     """`op` around a vocabulary of `stored_rows` in the file and more rows in the model.
 
-    New rows are the column mean of the stored ones (float64 mean, rounded once to the stored dtype).
-    Hugging Face drew them at random when it made the llava-hf files, so no rule can reproduce those;
-    the mean is deterministic and such ids are never drawn in decoding (models.md 4.1).
+    New rows are the column mean of the stored ones (in float64, rounded once to the stored dtype).
+    Hugging Face drew them at random when it made the llava-hf files, so no rule can reproduce
+    those; the mean is deterministic, and decoding never draws such ids (models.md 4.1).
     """
 
     op: TensorOp

@@ -1,0 +1,55 @@
+"""Orbax folder -> Hugging Face folder that `transformers` opens unchanged.
+
+    python convert/orbax_to_hf.py llava-7b-orbax llava-7b-hf
+    python convert/orbax_to_hf.py llava-7b-orbax llava-7b-original --layout original
+
+Every weight keeps its stored dtype, so Hugging Face -> Orbax -> Hugging Face gives the same bytes.
+All weights lie on the default device in between; on a machine whose accelerator is too small put
+JAX_PLATFORMS=cpu in front. Faulty input ends with one line on stderr and exit code 2.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tiger_jax.errors import UserError
+from tiger_jax.weights import export, load, original_config
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", type=Path, help="Orbax folder to read (a Hugging Face one works)")
+    parser.add_argument("out", type=Path, help="Hugging Face folder to make")
+    parser.add_argument(
+        "--layout",
+        choices=("A", "C", "D", "E", "original"),
+        default="A",
+        help="spelling of the weights' names: A as in llava-hf (default), original as liuhaotian's",
+    )
+    parser.add_argument(
+        "--max-shard-gb", type=float, default=5.0, help="size limit of one file (default: 5)"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    try:
+        if not args.max_shard_gb > 0:
+            raise UserError(f"--max-shard-gb: expected more than 0, got {args.max_shard_gb}")
+        params = load.load_params(args.source, original_config.read_config(args.source))
+        limit = int(args.max_shard_gb * 1e9)
+        export.save_hf_folder(
+            params, args.source, args.out, layout=args.layout, max_shard_bytes=limit
+        )
+    except UserError as error:
+        print(f"orbax_to_hf: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

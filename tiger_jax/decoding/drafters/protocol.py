@@ -1,0 +1,82 @@
+"""The one way in which decoding knows drafters.
+
+B: batch, S: prompt length, D1: draft depth + 1, F: width of the tapped hidden states.
+
+A round is propose -> verify -> commit -> observe. A drafter keeps its own state, a pytree of static
+shape, and never touches the verifier's. Methods are pure; a drafter object holds only static things
+and is hashable, so that it can be part of a program's compile key.
+"""
+
+from typing import Any, Protocol
+
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
+from tiger_jax.ops.sampling import Sampling, SamplingMode
+
+
+@struct.dataclass
+class PromptArrays:
+    """A bucketed batch of prompts, as the prefill programs see it."""
+
+    tokens: Int[Array, "B S"]
+    lengths: Int[Array, "B"]
+    image_rows: Int[Array, "B S"] | None
+    """Row of the visual table in each token's place, -1 for text; None: no picture in the batch."""
+    tiles: Float[Array, "N H W 3"] | None
+
+
+@struct.dataclass
+class RoundContext:
+    """What a drafter may know when it proposes."""
+
+    pending: Int[Array, "B"]
+    """Root of the draft: the last emitted token."""
+    previous: Int[Array, "B"]
+    """The token before the root."""
+    lengths: Int[Array, "B"]
+    """Committed tokens before the root; also the root's absolute position."""
+    active: Bool[Array, "B"]
+    """Rows that still run; the others need no draft."""
+    sampling: Sampling
+    drawable: Bool[Array, "V"]
+
+
+@struct.dataclass
+class Commit:
+    """What became of a draft."""
+
+    path: Int[Array, "B D1"]
+    """Accepted node ids, root first; entries behind `accepted` are padding."""
+    accepted: Int[Array, "B"]
+    tokens: Int[Array, "B D1"]
+    """The root and the accepted drafts."""
+    next_token: Int[Array, "B"]
+    """Root of the next round."""
+    lengths: Int[Array, "B"]
+    """Committed tokens before the *old* root."""
+    taps: Float[Array, "B D1 F"]
+    """The verifier's hidden states along the path, for `spec.taps`."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens for the verifier to accept or replace."""
+
+    @property
+    def spec(self) -> DraftSpec:
+        """Static shape of the proposals."""
+
+    def prefill(
+        self, params: Any, prompt: PromptArrays, taps: Float[Array, "B S F"], capacity: int
+    ) -> Any:
+        """Read the prompts; `taps` are the verifier's hidden states there, `capacity` the rows that
+        text and drafts may come to need."""
+
+    def propose(
+        self, params: Any, state: Any, context: RoundContext, mode: SamplingMode
+    ) -> tuple[DraftTree, Any]:
+        """Draft from the root."""
+
+    def observe(self, params: Any, state: Any, commit: Commit) -> Any:
+        """Learn what was accepted."""

@@ -1,0 +1,148 @@
+"""Where each array lives: parameter path -> logical axes -> mesh axes.
+
+Models name no mesh axis. A parameter's path is matched against an ordered list of rules that give
+its logical axes; LOGICAL_TO_MESH says which mesh axes those are. Optimizer states follow their
+parameters, because their paths end with the parameter's path.
+
+A dimension that its mesh axes do not divide is replicated instead (8 heads on tensor=16, a table of
+257 positions on fsdp=8): the run is then correct and merely stores more.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+LOGICAL_TO_MESH: dict[str, str | tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "embed": "fsdp",
+    "heads": "tensor",
+    "mlp": "tensor",
+    "vocab": "tensor",
+}
+"""Logical axes that are split. Any other name, and None, is replicated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamRule:
+    """The logical axes of every parameter whose whole path matches `pattern`."""
+
+    pattern: str
+    axes: tuple[str | None, ...]
+    optional: bool = False
+    """Some models have no such parameter; otherwise a rule that matches nothing is an error."""
+
+
+VISION_RULES = (
+    ParamRule(r"vision_tower/class_embedding", (None,)),
+    ParamRule(r"vision_tower/patch_embedding/kernel", (None, "embed")),
+    ParamRule(r"vision_tower/position_embedding/embedding", (None, "embed")),
+    ParamRule(r"vision_tower/(.*/)?\w*norm\d?/(scale|bias)", (None,)),
+    ParamRule(r"vision_tower/.*/attention/(query|key|value)/kernel", ("embed", "heads")),
+    ParamRule(r"vision_tower/.*/attention/(query|key|value)/bias", ("heads",)),
+    ParamRule(r"vision_tower/.*/attention/out/kernel", ("heads", "embed")),
+    ParamRule(r"vision_tower/.*/mlp/fc1/kernel", ("embed", "mlp")),
+    ParamRule(r"vision_tower/.*/mlp/fc1/bias", ("mlp",)),
+    ParamRule(r"vision_tower/.*/mlp/fc2/kernel", ("mlp", "embed")),
+    ParamRule(r"vision_tower/.*/(attention/out|mlp/fc2)/bias", (None,)),
+)
+"""The CLIP tower alone."""
+
+LLAVA_NEXT_RULES = (
+    ParamRule(r"image_newline", (None,)),
+    *VISION_RULES,
+    ParamRule(r"projector/linear_1/kernel", ("embed", "mlp")),
+    ParamRule(r"projector/linear_1/bias", ("mlp",)),
+    ParamRule(r"projector/linear_2/kernel", ("mlp", "embed")),
+    ParamRule(r"projector/linear_2/bias", (None,)),
+    ParamRule(r"language_model/embed_tokens/embedding", ("vocab", "embed")),
+    ParamRule(r"language_model/(.*/)?\w*norm/scale", (None,)),
+    ParamRule(r"language_model/.*/attention/(query|key|value)/kernel", ("embed", "heads")),
+    ParamRule(r"language_model/.*/attention/out/kernel", ("heads", "embed")),
+    ParamRule(r"language_model/.*/mlp/(gate|up)/kernel", ("embed", "mlp")),
+    ParamRule(r"language_model/.*/mlp/down/kernel", ("mlp", "embed")),
+    ParamRule(r"language_model/lm_head/kernel", ("embed", "vocab"), optional=True),
+)
+"""All parameters of LLaVA-NeXT."""
+
+
+def logical_axes(
+    params: Mapping[str, Any], rules: Sequence[ParamRule]
+) -> dict[str, tuple[str | None, ...]]:
+    """Logical axes of each parameter, by path "a/b/c". The first rule that matches counts.
+
+    Raises:
+        ValueError: naming every parameter without a rule, every rule of another rank than its
+            parameter, and every rule that matches nothing.
+    """
+    flat = traverse_util.flatten_dict(params, sep="/")
+    found, faults, idle = {}, [], {rule for rule in rules if not rule.optional}
+    for path, leaf in flat.items():
+        rule = next((rule for rule in rules if re.fullmatch(rule.pattern, path)), None)
+        if rule is None:
+            faults.append(f"{path}: no sharding rule matches")
+            continue
+        idle.discard(rule)
+        if len(rule.axes) != len(leaf.shape):
+            faults.append(f"{path}: rule {rule.pattern!r} has {len(rule.axes)} axes, "
+                          f"the shape is {tuple(leaf.shape)}")  # fmt: skip
+        found[path] = rule.axes
+    faults += [f"rule {rule.pattern!r} matches no parameter" for rule in rules if rule in idle]
+    if faults:
+        raise ValueError("sharding rules: " + "; ".join(faults))
+    return found
+
+
+def spec_for(
+    shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh
+) -> PartitionSpec:
+    """The partition of one array; dimensions that do not divide are replicated."""
+    entries = []
+    for size, name in zip(shape, axes, strict=True):
+        wanted = LOGICAL_TO_MESH.get(name) if name else None
+        names = (wanted,) if isinstance(wanted, str) else wanted or ()
+        parts = int(np.prod([mesh.shape[axis] for axis in names]))
+        entries.append(wanted if parts > 1 and size % parts == 0 else None)
+    return PartitionSpec(*entries)
+
+
+def tree_shardings(tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh) -> Any:
+    """A NamedSharding for each leaf of a state (abstract or not).
+
+    A leaf whose path ends with a parameter's path is split like that parameter; everything else
+    (steps, keys, counters) is replicated.
+    """
+    longest = max((path.count("/") + 1 for path in axes), default=0)
+
+    def of(path: tuple, leaf: Any) -> NamedSharding:
+        names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+        for length in range(min(longest, len(names)), 0, -1):
+            found = axes.get("/".join(names[-length:]))
+            if found is not None and len(found) == len(leaf.shape):
+                return NamedSharding(mesh, spec_for(leaf.shape, found, mesh))
+        return NamedSharding(mesh, PartitionSpec())
+
+    return jax.tree_util.tree_map_with_path(of, tree)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """First dimension split over data and fsdp, the rest whole."""
+    return NamedSharding(mesh, PartitionSpec(LOGICAL_TO_MESH["batch"]))
+
+
+def batch_parts(mesh: Mesh) -> int:
+    """The number of shards that a batch is cut into."""
+    return int(np.prod([mesh.shape[axis] for axis in LOGICAL_TO_MESH["batch"]]))
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Pin an activation to its logical axes; does nothing where no mesh is set."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, spec_for(x.shape, axes, mesh))

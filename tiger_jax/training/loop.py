@@ -1,0 +1,173 @@
+"""The training loop: draw, step, look at the step before, now and then log, evaluate and save.
+
+It knows no objective: an objective is a TrainStep and a stream of batches. The host never waits for
+the step that it has just started; the metrics of a step are read after the next one is under way.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+
+from tiger_jax.training.checkpoint import RunCheckpoints
+from tiger_jax.training.interruption import StopRequest
+from tiger_jax.training.metric_log import MetricLog
+from tiger_jax.training.progress import Progress
+from tiger_jax.training.train_state import TrainState
+from tiger_jax.training.train_step import Metrics, TrainStep
+
+
+class NonFiniteLoss(ArithmeticError):
+    """The loss or the gradient of a step is not a number; names the step and its records."""
+
+
+class BatchStream(Protocol):
+    """An endless input that can say and take its position, as grain's iterators do."""
+
+    def __next__(self) -> Any: ...
+
+    def get_state(self) -> dict: ...
+
+    def set_state(self, state: dict) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopSettings:
+    """How long, and how often what. All intervals are in steps; 0 = only at the end."""
+
+    steps: int
+    accumulate: int = 1
+    """Batches of the stream that make one step."""
+    log_every: int = 10
+    checkpoint_every: int = 200
+    evaluate_every: int = 200
+
+
+@dataclasses.dataclass
+class Observers:
+    """Where a run reports to."""
+
+    checkpoints: RunCheckpoints
+    metric_log: MetricLog
+    progress: Progress
+    evaluate: Callable[[Any], dict[str, float]] | None = None
+    """params -> held-out metrics."""
+
+
+@dataclasses.dataclass
+class _Pending:
+    """A step that is running on the device."""
+
+    step: int
+    ids: list
+    metrics: Metrics
+
+
+def run_loop(
+    state: TrainState, train_step: TrainStep, stream: BatchStream, settings: LoopSettings,
+    observers: Observers, *, place: Callable[[Any], Any], stop: StopRequest,
+) -> TrainState:  # fmt: skip
+    """Train from state.step to settings.steps, or until `stop` asks; a checkpoint is left either way.
+
+    `place(batch)` puts a host batch on the mesh; a batch's `record_ids` attribute, if it has one,
+    names its records in error messages.
+
+    Raises:
+        NonFiniteLoss: at the latest one step after it happened, and never after a checkpoint of it.
+    """
+    step = saved = int(state.step)
+    window = MetricWindow()
+    pending: _Pending | None = None
+    observers.progress.begin(step)
+    while step < settings.steps and not stop.asked:
+        host = [next(stream) for _ in range(settings.accumulate)]
+        state, metrics = train_step(state, [place(batch) for batch in host])
+        step += 1
+        window.settle(pending)
+        pending = _Pending(step, _record_ids(host), metrics)
+        last = step == settings.steps or stop.asked
+        if last or _due(step, settings.log_every):
+            window.settle(pending)
+            pending = None
+            _report(observers, step, window)
+        if last or _due(step, settings.evaluate_every):
+            _evaluate(observers, step, state)
+        if last or _due(step, settings.checkpoint_every):
+            window.settle(pending)
+            pending = None
+            observers.checkpoints.save(step, state, stream.get_state())
+            saved = step
+    if step != saved:
+        window.settle(pending)
+        observers.checkpoints.save(step, state, stream.get_state())
+    return state
+
+
+class MetricWindow:
+    """Sums of the metrics since the last report."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[float, float]] = {}
+
+    def settle(self, pending: _Pending | None) -> None:
+        """Wait for a step, check it and add its metrics. Raises NonFiniteLoss."""
+        if pending is None:
+            return
+        for name, (total, count) in jax.device_get(pending.metrics).items():
+            total, count = float(total), float(count)
+            if not math.isfinite(total):
+                raise NonFiniteLoss(
+                    f"step {pending.step}: {name} is {total}, records {pending.ids}"
+                )
+            before = self.sums.get(name, (0.0, 0.0))
+            self.sums[name] = (before[0] + total, before[1] + count)
+
+    def take(self) -> tuple[dict[str, float], float]:
+        """Means since the last call, and the units that the loss was summed over."""
+        means = metric_means(self.sums)
+        units = self.sums.get("loss", (0.0, 0.0))[1]
+        self.sums = {}
+        return means, units
+
+
+def metric_means(sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+    """sum / count of each metric; 0 / 0 is 0."""
+    return {name: total / count if count else 0.0 for name, (total, count) in sums.items()}
+
+
+def add_metrics(parts: Sequence[Metrics]) -> dict[str, tuple[float, float]]:
+    """Add up the (sum, count) pairs of several batches, on the host."""
+    sums: dict[str, tuple[float, float]] = {}
+    for part in jax.device_get(list(parts)):
+        for name, (total, count) in part.items():
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = (before[0] + float(total), before[1] + float(count))
+    return sums
+
+
+def _report(observers: Observers, step: int, window: MetricWindow) -> None:
+    means, units = window.take()
+    rates = observers.progress.report(step, means, units)
+    observers.metric_log.write(step, means | rates)
+
+
+def _evaluate(observers: Observers, step: int, state: TrainState) -> None:
+    if observers.evaluate is None:
+        return
+    scores = observers.evaluate(state.params)
+    observers.metric_log.write(step, scores, prefix="held_out")
+    text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+    observers.progress.line(f"step {step}  held-out: {text}")
+    observers.progress.begin(step)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _record_ids(batches: Sequence[Any]) -> list:
+    """Ids of all records of a step, where the batches carry them."""
+    ids = [getattr(batch, "record_ids", None) for batch in batches]
+    return [item for group in ids if group is not None for item in list(group)]

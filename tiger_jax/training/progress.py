@@ -1,0 +1,61 @@
+"""The line that says how a run is doing: redrawn in place on a terminal, appended in a log."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+
+class Progress:
+    """Formats one line per report; measures units per second since the report before."""
+
+    def __init__(
+        self, total: int, *, unit: str = "tokens", stream: TextIO | None = None,
+        active: bool = True,
+    ):  # fmt: skip
+        self._total = total
+        self._unit = unit
+        self._stream = sys.stderr if stream is None else stream
+        self._active = active
+        self._redraw = self._stream.isatty()
+        self._last_time = time.perf_counter()
+        self._last_step: int | None = None
+
+    def begin(self, step: int) -> None:
+        """Start the clock at a step, the first one or that of a checkpoint."""
+        self._last_step, self._last_time = step, time.perf_counter()
+
+    def report(self, step: int, values: Mapping[str, float], units: float) -> dict[str, float]:
+        """Show `values` after `step`; `units` were worked on since the last report.
+
+        Returns the two rates, for the metric log.
+        """
+        now = time.perf_counter()
+        seconds = max(now - self._last_time, 1e-9)
+        steps = max(step - (self._last_step or 0), 1)
+        rates = {"seconds_per_step": seconds / steps, f"{self._unit}_per_second": units / seconds}
+        self._last_time, self._last_step = now, step
+        remaining = (self._total - step) * rates["seconds_per_step"]
+        parts = [f"step {step}/{self._total}"]
+        parts += [f"{name} {value:.4g}" for name, value in values.items()]
+        parts += [f"{rates['seconds_per_step']:.3f} s/step", f"{units / seconds:.0f} {self._unit}/s"]
+        self.line("  ".join([*parts, f"ETA {format_seconds(remaining)}"]), final=step >= self._total)
+        return rates
+
+    def line(self, text: str, *, final: bool = True) -> None:
+        """Print a line; on a terminal one that is not final is overwritten by the next."""
+        if not self._active:
+            return
+        if self._redraw:
+            self._stream.write("\r\x1b[2K" + text + ("\n" if final else ""))
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def format_seconds(seconds: float) -> str:
+    """h:mm:ss or m:ss."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    head = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
+    return f"{head}:{whole % 60:02d}"

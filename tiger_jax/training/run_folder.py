@@ -1,0 +1,118 @@
+"""What a run keeps beside its checkpoints: its settings, and the Hugging Face folder that it ends in."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+
+from tiger_jax.errors import UserError
+from tiger_jax.models.config import read_config, read_json
+from tiger_jax.training.checkpoint import CHECKPOINTS, check_writable
+from tiger_jax.weights.export import save_hf_folder
+from tiger_jax.weights.load import load_params
+
+CONFIG_FILE = "config.json"
+EXPORT = "export"
+MODEL = "model"
+TENSORBOARD = "tensorboard"
+FREE_FIELDS = frozenset(
+    ("mesh", "run_dir", "export_to", "resume", "workers", "log_every", "evaluate_every",
+     "held_out_scenes", "checkpoint_every", "keep")
+)  # fmt: skip
+"""Settings that a resumed run may change: they do not touch the course of the training."""
+
+
+def open_run_folder(run_dir: str | Path, settings: Mapping[str, Any], *, resume: bool) -> Path:
+    """Make or reopen a run folder for these settings.
+
+    `resume=False` deletes the checkpoints, logs and export that an earlier run left in it.
+
+    Raises:
+        UserError: not writable, or its checkpoints belong to other settings (all differences named).
+    """
+    folder = Path(run_dir)
+    check_writable(folder)
+    file = folder / f"run_{CONFIG_FILE}"
+    settings = json.loads(json.dumps(dict(settings)))  # tuples become lists, as in the file
+    if not resume:
+        for name in (CHECKPOINTS, TENSORBOARD, EXPORT):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    elif file.exists() and (folder / CHECKPOINTS).exists():
+        _check_same(read_json(file), settings, folder)
+    file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def initial_params(
+    folder: str | Path, params: Any, only: tuple[str, ...] = ()
+) -> Any:
+    """`params` with the weights of a run or Hugging Face folder in their place.
+
+    `only` are regexes on paths, matched from the start; () takes everything.
+
+    Raises:
+        UserError: no such folder, a regex that takes nothing, or weights of another shape.
+    """
+    source = export_folder(folder)
+    stored = traverse_util.flatten_dict(load_params(source, read_config(source)), sep="/")
+    flat = dict(traverse_util.flatten_dict(params, sep="/"))
+    taken = matching_paths(stored, only, f"init_only: {source}")
+    faults = [path for path in taken if path not in flat or flat[path].shape != stored[path].shape]
+    if faults or (not only and set(taken) != set(flat)):
+        named = faults[0] if faults else sorted(set(flat) - set(taken))[0]
+        have = stored[named].shape if named in stored else None
+        want = flat[named].shape if named in flat else None
+        raise UserError(f"{source}: {named}: expected shape {want}, got {have}")
+    flat.update({path: stored[path] for path in taken})
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def matching_paths(flat: Mapping[str, Any], only: tuple[str, ...], what: str) -> list[str]:
+    """Paths that a regex of `only` matches at their start; all if there is none."""
+    import re
+
+    for rule in only:
+        if not any(re.match(rule, path) for path in flat):
+            raise UserError(f"{what}: no weight matches {rule!r}")
+    return [path for path in flat if not only or any(re.match(rule, path) for rule in only)]
+
+
+def export_folder(folder: str | Path) -> Path:
+    """The Hugging Face folder that a run folder ends in, or the folder itself if it is one."""
+    folder = Path(folder)
+    for candidate in (folder / EXPORT, folder):
+        if any(candidate.glob("*.safetensors")):
+            return candidate
+    raise UserError(
+        f"{folder}: expected a finished run or a checkpoint folder with safetensors, found none there"
+    )
+
+
+def export_params(params: Any, model_folder: str | Path, target: str | Path) -> None:
+    """Write bfloat16 weights with the model folder's config and tokenizer; replaces an older export."""
+    target = Path(target)
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    half = jax.tree.map(lambda x: jax.device_get(x).astype(jnp.bfloat16), params)
+    save_hf_folder(half, model_folder, partial)
+    if target.exists():
+        shutil.rmtree(target)
+    partial.rename(target)
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    changed = [
+        f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
+        for name in sorted(set(before) | set(now))
+        if name not in FREE_FIELDS and before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise UserError(
+            f"{folder}: holds checkpoints of a run with other settings ({'; '.join(changed)}); "
+            "go on with the same ones, set another run_dir, or --config.resume=False to start anew"
+        )

@@ -1,0 +1,108 @@
+"""Supervised loss: next-token cross entropy of the answers, several questions on one picture.
+
+B: pictures, P: prefix tokens (picture and what precedes the questions), L: packed tokens, N: questions
+on a picture, T: tokens of a question with its answer, M: tiles, S: tile side, V: vocabulary, D: width.
+
+    prefix    [ USER: <image> x 136 ]                                      run once
+    segments  [ question 1  ASSISTANT:  answer 1 </s> | question 2 .. ]    each sees prefix and itself
+
+Token t of a segment predicts token t + 1 of it. The mask names the predicted tokens that count: the
+answer and </s>. The first answer token is predicted by the question's last one, which is inside the
+segment, so no loss crosses the border between prefix and segment.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.sharding.rules import constrain
+from tiger_jax.training import block_layout
+from tiger_jax.training.train_step import LossSums
+
+
+@struct.dataclass
+class PackedBatch:
+    """Pictures with several questions each, the questions packed into one row a picture."""
+
+    prefix_tokens: Any
+    """int32 [B, P], padded on the right."""
+    prefix_image_rows: Any
+    """int32 [B, P]: -1 = a text token, else a row of the flat table of tiles; its last is newline."""
+    prefix_lengths: Any
+    """int32 [B]."""
+    tiles: Any
+    """float32 [M, S, S, 3]."""
+    tokens: Any
+    """int32 [B, L]."""
+    segments: Any
+    """int32 [B, L]: 1 .. N, 0 = padding (block_layout)."""
+    positions: Any
+    """int32 [B, L]: those of the segment standing alone behind the prefix."""
+    loss_mask: Any
+    """bool [B, L]: True where the token itself is to be predicted: answers and </s>."""
+
+
+def pack_batch(
+    prefix_tokens: Int[np.ndarray, "B P"], prefix_image_rows: Int[np.ndarray, "B P"],
+    prefix_lengths: Int[np.ndarray, "B"], tiles: Float[np.ndarray, "M S S 3"],
+    branch_tokens: Int[np.ndarray, "B N T"], loss_mask: Bool[np.ndarray, "B N T"],
+    branch_lengths: Int[np.ndarray, "B N"],
+) -> PackedBatch:  # fmt: skip
+    """Pack a data.mixtures.SceneBatch (branches padded on the right); numpy only, on the host."""
+    segments, offsets = block_layout.pack_rows(branch_lengths)
+    return PackedBatch(
+        prefix_tokens=prefix_tokens,
+        prefix_image_rows=prefix_image_rows,
+        prefix_lengths=prefix_lengths,
+        tiles=tiles,
+        tokens=block_layout.take_packed(branch_tokens, segments, offsets),
+        segments=segments,
+        positions=np.where(segments > 0, prefix_lengths[:, None] + offsets, 0).astype(np.int32),
+        loss_mask=block_layout.take_packed(loss_mask, segments, offsets),
+    )
+
+
+def make_sft_loss(model: VisionLanguageModel) -> Callable[[Any, PackedBatch, Array], LossSums]:
+    """The loss function of `make_train_step` for a model; the key is not used."""
+
+    def loss(params: Any, batch: PackedBatch, key: Array) -> LossSums:
+        del key
+        hidden = segment_hidden(model, params, batch)[:, :-1]
+        inside = batch.segments[:, 1:] == batch.segments[:, :-1]
+        mask = batch.loss_mask[:, 1:] & inside
+        return answer_sums(model.logits(params, hidden), batch.tokens[:, 1:], mask)
+
+    return loss
+
+
+def segment_hidden(
+    model: VisionLanguageModel, params: Any, batch: PackedBatch
+) -> Float[Array, "B L D"]:
+    """Final hidden states of all packed tokens."""
+    table = model.encode_images(params, batch.tiles)
+    prefix = model.embed(params, batch.prefix_tokens, batch.prefix_image_rows, table)
+    prefix = constrain(prefix, "batch", None, None)
+    words = constrain(model.embed(params, batch.tokens), "batch", None, None)
+    return block_layout.run_packed(
+        model, params, words, batch.positions, batch.segments, prefix, batch.prefix_lengths
+    )
+
+
+def answer_sums(
+    logits: Float[Array, "B L V"], targets: Int[Array, "B L"], mask: Bool[Array, "B L"]
+) -> LossSums:
+    """Summed cross entropy (nats) and token accuracy over the masked targets."""
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, targets)
+    weights = mask.astype(jnp.float32)
+    right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+    count = weights.sum()
+    return LossSums(
+        loss=(losses * weights).sum(), weight=count,
+        metrics={"token_accuracy": ((right * weights).sum(), count)},
+    )  # fmt: skip
