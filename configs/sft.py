@@ -25,11 +25,11 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "init_from": "runs/tower",  # run or Hugging Face folder to take weights from; "" = none
         "init_only": ("vision_tower/",),  # regexes: which weights of it; () = all
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
-        "steps": 800,
+        "steps": 900,
         "batch": 24,  # pictures a micro-batch, each with its four questions
         "accumulate": 1,  # micro-batches an update
-        "learning_rate": 2e-3,
-        "warmup": 50,
+        "learning_rate": 1.5e-3,
+        "warmup": 100,
         "final_fraction": 0.0,
         "weight_decay": 0.02,
         "clip": 1.0,

@@ -5,6 +5,7 @@ N: tiles, R: rows (class token + patches), E: width, p: patch side.
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from tiger_jax.errors import UserError
@@ -17,7 +18,7 @@ class Attention(nn.Module):
     """Full self-attention with biased projections."""
 
     config: VisionConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         width = self.config.hidden_size
@@ -39,7 +40,7 @@ class MLP(nn.Module):
     """fc2(act(fc1(x)))."""
 
     config: VisionConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         self.fc1 = Dense(self.config.intermediate_size, use_bias=True, dtype=self.dtype)
@@ -53,7 +54,7 @@ class EncoderLayer(nn.Module):
     """One pre-norm block."""
 
     config: VisionConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         self.norm1 = LayerNorm(self.config.layer_norm_eps)
@@ -70,7 +71,7 @@ class ClipVision(nn.Module):
     """The tower. Blocks behind the selected layer and post_norm are carried, never run."""
 
     config: VisionConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         cfg = self.config

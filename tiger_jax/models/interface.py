@@ -11,6 +11,7 @@ import dataclasses
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.config import LlavaNextConfig
@@ -28,16 +29,16 @@ class VisionLanguageModel:
     module: nn.Module
 
     @property
-    def dtype(self) -> jnp.dtype:
+    def dtype(self) -> DTypeLike:
         """The dtype of activations and caches."""
         return self.module.dtype
 
-    def init_params(self, key: Array, dtype: jnp.dtype = jnp.float32) -> Params:
+    def init_params(self, key: Array, dtype: DTypeLike = jnp.float32) -> Params:
         """Random parameters."""
         params = self.module.init(key, method="declare")["params"]
         return jax.tree.map(lambda x: x.astype(dtype), params)
 
-    def abstract_params(self, dtype: jnp.dtype = jnp.float32) -> Params:
+    def abstract_params(self, dtype: DTypeLike = jnp.float32) -> Params:
         """Shapes and dtypes of the parameters, without any memory."""
         return jax.eval_shape(lambda: self.init_params(jax.random.key(0), dtype))
 
@@ -111,6 +112,6 @@ class VisionLanguageModel:
         return self._apply(params, *args, method=call)
 
 
-def build_model(config: LlavaNextConfig, dtype: jnp.dtype = jnp.float32) -> VisionLanguageModel:
+def build_model(config: LlavaNextConfig, dtype: DTypeLike = jnp.float32) -> VisionLanguageModel:
     """The model of a configuration; `dtype` is that of activations and caches."""
     return VisionLanguageModel(config=config, module=LlavaNext(config=config, dtype=dtype))

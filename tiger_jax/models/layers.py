@@ -8,6 +8,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from tiger_jax.errors import UserError
@@ -36,7 +37,7 @@ class Dense(nn.Module):
 
     features: int
     use_bias: bool = False
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
@@ -83,7 +84,7 @@ class Embedding(nn.Module):
 
     rows: int
     features: int
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def setup(self) -> None:
         self.embedding = self.param(

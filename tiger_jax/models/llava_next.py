@@ -9,6 +9,7 @@ last one the image_newline, and one index per prompt token.
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from tiger_jax.models.clip_vision import ClipVision
@@ -21,7 +22,7 @@ class Projector(nn.Module):
     """linear_2(act(linear_1(x))) from the tower's width to the decoder's."""
 
     config: LlavaNextConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         width = self.config.text.hidden_size
@@ -36,7 +37,7 @@ class LlavaNext(nn.Module):
     """All weights of one model; the methods are its separately jitted parts."""
 
     config: LlavaNextConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def setup(self) -> None:
         cfg = self.config

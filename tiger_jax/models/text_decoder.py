@@ -10,6 +10,7 @@ weights, and the caches, in each decoding step (docs/decisions.md).
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.config import TextConfig
@@ -25,7 +26,7 @@ class Attention(nn.Module):
     """Projections of grouped-query self-attention; the attention itself is the caller's choice."""
 
     config: TextConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         cfg = self.config
@@ -51,7 +52,7 @@ class GatedMLP(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x))."""
 
     config: TextConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         self.gate = Dense(self.config.intermediate_size, dtype=self.dtype)
@@ -66,7 +67,7 @@ class DecoderLayer(nn.Module):
     """One pre-norm layer, split at the attention so that each caller brings its own."""
 
     config: TextConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         self.input_norm = RMSNorm(self.config.rms_norm_eps)
@@ -90,7 +91,7 @@ class TextDecoder(nn.Module):
     """Token embeddings, decoder layers, final norm and language-model head."""
 
     config: TextConfig
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     def setup(self) -> None:
         cfg = self.config

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 
@@ -29,7 +30,7 @@ class KVCache:
         return self.keys[0].shape[2]
 
     @classmethod
-    def zeros(cls, layers: int, shape: tuple[int, int, int, int], dtype: jnp.dtype) -> "KVCache":
+    def zeros(cls, layers: int, shape: tuple[int, int, int, int], dtype: DTypeLike) -> "KVCache":
         """An empty cache; shape is (B, K, C, d)."""
         return cls(
             keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),

@@ -4,11 +4,12 @@ B: batch, T: tokens, H: heads, d: head dim.
 """
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 
 def rotary_tables(
-    positions: Int[Array, "B T"], head_dim: int, theta: float, dtype: jnp.dtype
+    positions: Int[Array, "B T"], head_dim: int, theta: float, dtype: DTypeLike
 ) -> tuple[Float[Array, "B T d"], Float[Array, "B T d"]]:
     """Cosines and sines of position * theta^(-2i/d), repeated for both halves of a head.
 

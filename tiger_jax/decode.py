@@ -1,0 +1,152 @@
+"""Answer questions about pictures by speculative decoding.
+
+    python -m tiger_jax.decode
+    python -m tiger_jax.decode --image photo.jpg --prompt "What is this?" --verifier DIR --drafter DIR
+    python -m tiger_jax.decode --requests questions.jsonl --report answers.json --batch-size 4
+
+Without arguments: the embedded pair looks at an embedded picture, streams its answer, and is compared
+with plain decoding of the same verifier.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from tiger_jax.errors import UserError
+
+DEMO_PROMPT = "Describe everything in the picture."
+AUTO = "auto"
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; `--help` shows examples."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tiger_jax.decode", description=__doc__.split("\n\n")[0],
+        epilog="examples:\n" + __doc__.split("\n\n")[1],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    what = parser.add_argument_group("what to answer")
+    what.add_argument("--image", action="append", default=[], metavar="PATH",
+                      help="a picture; repeat it for several")  # fmt: skip
+    what.add_argument("--prompt", help="the question; '<image>' in it places the pictures")
+    what.add_argument("--requests", metavar="FILE.jsonl",
+                      help='one {"id", "images", "prompt", ...} a line, decoded in batches; image '
+                           "paths are relative to the file")  # fmt: skip
+    what.add_argument("--batch-size", type=int, default=4, help="for --requests (default 4)")
+    models = parser.add_argument_group("models (default: the embedded pair)")
+    models.add_argument("--verifier", metavar="DIR", help="Hugging Face or Orbax folder")
+    models.add_argument("--drafter", metavar="DIR", help="'none' decodes plainly")
+    models.add_argument("--dtype", choices=("float32", "bfloat16"),
+                        help="default: float32 on CPU, bfloat16 on accelerators")  # fmt: skip
+    how = parser.add_argument_group("how")
+    how.add_argument("--max-new-tokens", type=int, default=128)
+    how.add_argument("--draft-length", default="5", metavar="N|auto",
+                     help="most tokens drafted a round (default 5); 'auto' picks it from measured "
+                          "c, v and acceptance, 0 turns speculation off")  # fmt: skip
+    how.add_argument("--draft-confidence", type=float, default=0.0, metavar="P",
+                     help="a row stops drafting where the drafter's likeliest token is below P")
+    how.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    how.add_argument("--top-p", type=float, default=1.0)
+    how.add_argument("--top-k", type=int, default=0)
+    how.add_argument("--seed", type=int, default=0)
+    how.add_argument("--stop", action="append", default=[], metavar="TEXT",
+                     help="end before this text; repeatable")  # fmt: skip
+    out = parser.add_argument_group("output")
+    out.add_argument("--compare", action=argparse.BooleanOptionalAction, default=None,
+                     help="also decode plainly: measured speedup, identical tokens yes or no")
+    out.add_argument("--report", metavar="FILE.json", help="write everything that was counted")
+    out.add_argument("--quiet", action="store_true", help="answers only")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: 0 fine, 1 if every request failed, 2 bad input, 130 interrupted."""
+    args = parse_arguments(argv)
+    try:
+        return _run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): leave quietly, and keep Python from
+        # complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    _check(args)
+    from tiger_jax import runtime
+
+    runtime.configure()
+    from tiger_jax import session
+    from tiger_jax.pipeline import TINY_LLAVA
+
+    demo = not (args.image or args.prompt or args.requests or args.verifier)
+    verifier = args.verifier or TINY_LLAVA / "verifier"
+    drafter = args.drafter or (None if args.verifier else TINY_LLAVA / "drafter")
+    run = session.Session(
+        verifier=verifier,
+        drafter=None if args.drafter == "none" else drafter,
+        settings=session.Settings(
+            draft_length=None if args.draft_length == AUTO else int(args.draft_length),
+            confidence=args.draft_confidence,
+            dtype=args.dtype,
+            batch_size=args.batch_size if args.requests else 1,
+            compare=demo if args.compare is None else args.compare,
+            options=session.Options(
+                max_new_tokens=args.max_new_tokens, temperature=args.temperature,
+                top_k=args.top_k, top_p=args.top_p, seed=args.seed, stop=tuple(args.stop),
+            ),
+        ),
+    )  # fmt: skip
+    if args.requests:
+        records = session.read_records(args.requests)
+        show = None if args.quiet else session.print_answer
+        report = run.answer(records, show=show)
+    else:
+        images = args.image or ([str(TINY_LLAVA / "demo.png")] if demo or not args.prompt else [])
+        prompt = args.prompt or DEMO_PROMPT
+        if not args.quiet:
+            print(f"{', '.join(images) or 'no picture'}\n> {prompt}", flush=True)
+        report = run.answer_one(images, prompt, stream=session.Stream(began, quiet=args.quiet))
+    if args.report:
+        Path(args.report).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if not args.quiet:
+        print(session.summary(report))
+    failed = [r for r in report["requests"] if r["error"]]
+    return 1 if failed and len(failed) == len(report["requests"]) else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What can be refused before anything is loaded."""
+    if args.requests and (args.image or args.prompt):
+        raise UserError("--requests: expected it alone, got --image or --prompt beside it")
+    if args.draft_length != AUTO and not args.draft_length.isdecimal():
+        raise UserError(f"--draft-length: expected a number or auto, got {args.draft_length!r}")
+    if args.batch_size < 1:
+        raise UserError(f"--batch-size: expected at least 1, got {args.batch_size}")
+    if not 0 <= args.draft_confidence < 1:
+        raise UserError(f"--draft-confidence: expected 0 <= P < 1, got {args.draft_confidence}")
+    if "" in args.stop:
+        raise UserError("--stop: expected a text, got an empty one")
+    if args.report:
+        folder = Path(args.report).resolve().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UserError(f"--report: expected a writable folder, got {folder}")
+    if args.requests and not Path(args.requests).is_file():
+        raise UserError(f"{args.requests}: expected a JSON Lines file of requests, found none there")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""From checkpoint folders and requests to answers: where data, weights and decoding meet.
+
+Only entry points import this module.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from tiger_jax.data import images as image_files
+from tiger_jax.data.batches import (
+    SEQ_BUCKETS,
+    PromptInputs,
+    batch_prompts,
+    make_prompt,
+    round_up,
+)
+from tiger_jax.data.processor import Processor
+from tiger_jax.data.prompts import build_prompt
+from tiger_jax.data.records import Request
+from tiger_jax.decoding.drafters.protocol import PromptArrays
+from tiger_jax.decoding.drafters.vlm import VLMDrafter
+from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
+from tiger_jax.errors import UserError
+from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.interface import build_model
+from tiger_jax.weights.load import load_params
+from tiger_jax.weights.original_config import read_config
+
+ASSETS = Path(__file__).parent / "assets"
+TINY_LLAVA = ASSETS / "tiny_llava"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A request ready to be batched."""
+
+    request: Request
+    inputs: PromptInputs
+    options: Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """An output, or the one line that says why there is none."""
+
+    id: str | None
+    output: Output | None = None
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """A pair of checkpoints with the verifier's processor."""
+
+    config: LlavaNextConfig
+    processor: Processor
+    engine: Engine
+
+    @classmethod
+    def load(
+        cls, verifier: str | Path, drafter: str | Path | None = None, *,
+        draft_length: int = 5, confidence: float = 0.0, dtype: DTypeLike = jnp.float32,
+    ) -> "Pipeline":  # fmt: skip
+        """Read a verifier and, if given, a drafter from their folders.
+
+        Raises:
+            UserError: unreadable folders, or a drafter that does not fit the verifier.
+        """
+        config = read_config(verifier)
+        processor = Processor.from_folder(verifier, config)
+        engine = Engine(
+            model=build_model(config, dtype),
+            params=load_params(verifier, config, dtype=dtype),
+            drawable=processor.drawable,
+            detokenize=processor.decode,
+        )
+        pipeline = cls(config=config, processor=processor, engine=engine)
+        if drafter is None:
+            return pipeline
+        small = read_config(drafter)
+        check_pair(config, small, processor, Processor.from_folder(drafter, small))
+        model = build_model(small, dtype)
+        engine = dataclasses.replace(
+            engine,
+            drafter=VLMDrafter(model, draft_length, confidence),
+            drafter_params=load_params(drafter, small, dtype=dtype),
+        )
+        return dataclasses.replace(pipeline, engine=engine)
+
+    def with_draft_length(self, draft_length: int) -> "Pipeline":
+        """The same pair with another draft length; 0 is plain decoding."""
+        if draft_length == 0 or self.engine.drafter is None:
+            engine = self.engine.plain()
+        else:
+            drafter = dataclasses.replace(self.engine.drafter, draft_length=draft_length)
+            engine = dataclasses.replace(self.engine, drafter=drafter)
+        return dataclasses.replace(self, engine=engine)
+
+    def plain(self) -> "Pipeline":
+        """The verifier alone."""
+        return dataclasses.replace(self, engine=self.engine.plain())
+
+    def prepare(self, request: Request, defaults: Options) -> Prepared:
+        """Read a request's pictures, render and tokenise its prompt.
+
+        Raises:
+            UserError: an unreadable picture, counts that do not agree, a prompt that is too long.
+        """
+        pictures = [image_files.load_image(path) for path in request.images]
+        text = build_prompt(self.processor, request.prompt, len(pictures))
+        inputs = make_prompt(self.processor, self.config, text, pictures)
+        given = {
+            field.name: getattr(request, field.name)
+            for field in dataclasses.fields(Options)
+            if getattr(request, field.name) not in (None, ())
+        }
+        return Prepared(request, inputs, dataclasses.replace(defaults, **given))
+
+    def arrays(self, inputs: Sequence[PromptInputs], batch_size: int | None = None) -> PromptArrays:
+        """Bucketed arrays of some prompts; missing rows are filled with one padding token."""
+        batch_size = batch_size or len(inputs)
+        filler = PromptInputs(
+            tokens=np.full(1, self.config.pad_token_id, np.int32),
+            image_rows=np.full(1, -1, np.int32),
+            tiles=inputs[0].tiles[:0],
+        )
+        rows = [*inputs, *[filler] * (batch_size - len(inputs))]
+        batch = batch_prompts(rows, self.config)
+        pictured = len(batch.tiles) > 0
+        return PromptArrays(
+            tokens=jnp.asarray(batch.tokens),
+            lengths=jnp.asarray(batch.lengths),
+            image_rows=jnp.asarray(batch.image_rows) if pictured else None,
+            tiles=jnp.asarray(batch.tiles, self.engine.model.dtype) if pictured else None,
+        )
+
+    def run(
+        self, prepared: Sequence[Prepared], batch_size: int,
+        update: Callable[[int, list[int]], None] | None = None,
+    ) -> BatchOutput:  # fmt: skip
+        """Decode one batch."""
+        arrays = self.arrays([p.inputs for p in prepared], batch_size)
+        return self.engine.run(arrays, [p.options for p in prepared], update)
+
+
+def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[Prepared]]:
+    """Requests in groups of one prompt bucket, so that short prompts are not padded to long ones.
+
+    Groups keep the order of the requests within a bucket.
+    """
+    by_bucket: dict[int, list[Prepared]] = {}
+    for item in prepared:
+        bucket = round_up(len(item.inputs.tokens), SEQ_BUCKETS)
+        by_bucket.setdefault(bucket, []).append(item)
+    for group in by_bucket.values():
+        for start in range(0, len(group), batch_size):
+            yield group[start : start + batch_size]
+
+
+def check_pair(
+    verifier: LlavaNextConfig, drafter: LlavaNextConfig, processor: Processor, other: Processor
+) -> None:
+    """UserError unless the two models read the same tokens and cut pictures into the same rows."""
+    if processor.vocab_limit != other.vocab_limit or (
+        processor.tokenizer.get_vocab() != other.tokenizer.get_vocab()
+    ):
+        raise UserError(
+            "drafter: expected the verifier's vocabulary "
+            f"({processor.vocab_limit} tokens), got another one ({other.vocab_limit} tokens)"
+        )
+    facts = (
+        ("vocabulary rows", lambda c: c.text.vocab_size),
+        ("<image> id", lambda c: c.image_token_id),
+        ("stop ids", lambda c: c.eos_token_ids),
+        ("tile size", lambda c: c.vision.image_size),
+        ("visual rows a tile", lambda c: c.rows_per_tile),
+        ("image_grid_pinpoints", lambda c: c.pinpoints),
+    )
+    for name, fact in facts:
+        if fact(verifier) != fact(drafter):
+            raise UserError(
+                f"drafter: expected {name} {fact(verifier)} as in the verifier, got {fact(drafter)}"
+            )

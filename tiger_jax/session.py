@@ -1,0 +1,308 @@
+"""One run of the decode command: requests in, answers and a report out."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import jax
+
+import tiger_jax
+from tiger_jax import runtime
+from tiger_jax.data.records import RecordError, Request, read_requests
+from tiger_jax.decoding import costs, statistics
+from tiger_jax.decoding.engine import BatchOutput, Options, compiles
+from tiger_jax.errors import UserError
+from tiger_jax.pipeline import Answer, Pipeline, Prepared, batches
+
+CALIBRATION_LENGTH = 8
+"""Draft length while `auto` learns the acceptance; the longest that it may choose."""
+CALIBRATION_REQUESTS = 4
+MEASURED_LENGTHS = (1, 2, 3, 5, 8)
+
+Records = Iterable[Request | RecordError]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the command line asks for."""
+
+    draft_length: int | None = 5
+    """None: chosen from measured costs and acceptance."""
+    confidence: float = 0.0
+    dtype: str | None = None
+    batch_size: int = 1
+    compare: bool = False
+    options: Options = dataclasses.field(default_factory=Options)
+
+
+@dataclasses.dataclass
+class Tally:
+    """What was timed over the batches of a run."""
+
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    plain_prefill_seconds: float = 0.0
+    plain_decode_seconds: float = 0.0
+    identical: bool | None = None
+
+    def add_plain(self, plain: BatchOutput, timed: BatchOutput, same: bool) -> None:
+        """Add a warmed-up pair of runs of one batch."""
+        self.plain_prefill_seconds += plain.prefill_seconds
+        self.plain_decode_seconds += plain.decode_seconds
+        self.prefill_seconds += timed.prefill_seconds
+        self.decode_seconds += timed.decode_seconds
+        self.identical = same if self.identical is None else self.identical and same
+
+
+class Stream:
+    """Prints an answer while it grows."""
+
+    def __init__(self, began: float, quiet: bool) -> None:
+        self._began = began
+        self._quiet = quiet
+        self._printed = ""
+        self.first_token_seconds: float | None = None
+
+    def update(self, text: str) -> None:
+        """Print what is new; a text whose last character is still incomplete waits."""
+        if self.first_token_seconds is None:
+            self.first_token_seconds = time.perf_counter() - self._began
+        text = text.lstrip()
+        if self._quiet or text.endswith("\ufffd") or not text.startswith(self._printed):
+            return
+        print(text[len(self._printed) :], end="", flush=True)
+        self._printed = text
+
+    def end(self, text: str) -> None:
+        """Print the rest."""
+        rest = text[len(self._printed) :] if text.startswith(self._printed) else f"\n{text}"
+        print(rest, flush=True)
+
+
+class Session:
+    """Loads a pair and answers requests with it."""
+
+    def __init__(
+        self, verifier: str | Path, drafter: str | Path | None, settings: Settings
+    ) -> None:
+        self.settings = settings
+        self.pipeline = Pipeline.load(
+            verifier, drafter,
+            draft_length=settings.draft_length or CALIBRATION_LENGTH,
+            confidence=settings.confidence,
+            dtype=settings.dtype or runtime.default_dtype(),
+        )  # fmt: skip
+        if settings.draft_length == 0:
+            self.pipeline = self.pipeline.plain()
+        self._tally = Tally()
+        self._costs: costs.Costs | None = None
+
+    def answer_one(self, images: list[str], prompt: str, stream: Stream) -> dict:
+        """Answer one request, streaming; unlike in a file of requests, its fault ends the run."""
+        request = Request(id="1", prompt=prompt, images=tuple(images))
+        prepared = self.pipeline.prepare(request, self.settings.options)
+
+        def update(_: int, tokens: list[int]) -> None:
+            stream.update(self.pipeline.processor.decode(tokens))
+
+        output = self._timed([prepared], update)
+        stream.end(output.outputs[0].text)
+        report = self._report([Answer("1", output.outputs[0])], [prepared])
+        return report | {"first_token_seconds": stream.first_token_seconds}
+
+    def answer(self, records: Records, show: Callable[[Answer], None] | None = None) -> dict:
+        """Answer many requests in batches; a bad record only spoils its own answer."""
+        answers: dict[int, Answer] = {}
+        prepared: list[Prepared] = []
+        order: dict[int, int] = {}
+        for index, record in enumerate(records):
+            try:
+                if isinstance(record, RecordError):
+                    raise UserError(f"line {record.line}: {record.message}")
+                prepared.append(self.pipeline.prepare(record, self.settings.options))
+                order[id(prepared[-1])] = index
+            except UserError as error:
+                answers[index] = Answer(record.id, error=str(error))
+                if show:
+                    show(answers[index])
+        groups = list(batches(prepared, self.settings.batch_size))
+        rounds: list[list[int]] = []
+        for number, group in enumerate(groups):
+            done = self._timed(group)
+            for item, output in zip(group, done.outputs, strict=True):
+                index = order[id(item)]
+                answers[index] = Answer(item.request.id, output)
+                rounds.append(output.accepted_lengths)
+                if show:
+                    show(answers[index])
+            if self._calibrating and sum(map(len, groups[: number + 1])) >= CALIBRATION_REQUESTS:
+                self._choose_draft_length(group, statistics.pool(rounds, 0))
+        return self._report([answers[i] for i in sorted(answers)], prepared)
+
+    @property
+    def _calibrating(self) -> bool:
+        return self.settings.draft_length is None and self._costs is None and self._speculative
+
+    @property
+    def _speculative(self) -> bool:
+        return self.pipeline.engine.drafter is not None
+
+    def _timed(
+        self, group: list[Prepared], update: Callable[[int, list[int]], None] | None = None
+    ) -> BatchOutput:
+        """Decode a group; when comparing, time warm runs of it with and without the drafter."""
+        size = self.settings.batch_size
+        output = self.pipeline.run(group, size, update)
+        if not self.settings.compare:
+            self._tally.prefill_seconds += output.prefill_seconds
+            self._tally.decode_seconds += output.decode_seconds
+            return output
+        plain = _warm(self.pipeline.plain(), group, size)
+        timed = _warm(self.pipeline, group, size)
+        same = [o.tokens for o in plain.outputs] == [o.tokens for o in output.outputs]
+        self._tally.add_plain(plain, timed, same)
+        return output
+
+    def _choose_draft_length(self, group: list[Prepared], seen: statistics.Acceptance) -> None:
+        """Pick the draft length with the best predicted speed; none if plain decoding wins."""
+        arrays = self.pipeline.arrays([p.inputs for p in group], self.settings.batch_size)
+        options = [p.options for p in group]
+        self._costs = costs.measure(self.pipeline.engine, arrays, options)
+        v = costs.verification_costs(self.pipeline.engine, arrays, options, MEASURED_LENGTHS)
+        best, speedup = statistics.best_draft_length(seen, self._costs.c, v)
+        print(
+            f"draft length {best} (predicted speedup {speedup:.2f} at c {self._costs.c:.3f}, "
+            f"v {v.get(best, 1.0):.2f})", file=sys.stderr,
+        )  # fmt: skip
+        self.pipeline = self.pipeline.with_draft_length(best)
+
+    def _report(self, answers: list[Answer], prepared: list[Prepared]) -> dict:
+        """Everything counted and timed in this run; null where it was not measured."""
+        tally, outputs = self._tally, [a.output for a in answers if a.output]
+        seen = statistics.pool(
+            [o.accepted_lengths for o in outputs] if self._speculative else [],
+            sum(len(o.tokens) for o in outputs),
+        )
+        measured = self._measured_costs(prepared)
+        compare = self.settings.compare and tally.decode_seconds > 0
+        report = {
+            "requests": [_request_entry(a) for a in answers],
+            "A": seen.mean,
+            "tau": seen.tau,
+            "rounds": sum(o.rounds for o in outputs),
+            "tokens": seen.tokens,
+            **{f"p_ge_{n}": seen.share_at_least(n) for n in (2, 4, 8)},
+            "draft_length": self.pipeline.engine.drafter.draft_length if self._speculative else 0,
+            "batch_size": self.settings.batch_size,
+            "c": measured.c if measured else None,
+            "v": measured.v if measured else None,
+            "predicted_speedup": None,
+            "measured_speedup": (
+                tally.plain_decode_seconds / tally.decode_seconds if compare else None
+            ),
+            "measured_speedup_with_prefill": (
+                (tally.plain_prefill_seconds + tally.plain_decode_seconds)
+                / (tally.prefill_seconds + tally.decode_seconds) if compare else None
+            ),
+            "ceiling": 1 / measured.c if measured else None,
+            "identical_to_plain": tally.identical,
+            "compiles": compiles(),
+            "prefill_seconds": tally.prefill_seconds,
+            "decode_seconds": tally.decode_seconds,
+            "plain_prefill_seconds": tally.plain_prefill_seconds if compare else None,
+            "plain_decode_seconds": tally.plain_decode_seconds if compare else None,
+            "device": str(jax.devices()[0].device_kind),
+            "versions": {"tiger_jax": tiger_jax.__version__, "jax": jax.__version__},
+        }  # fmt: skip
+        if measured and seen.tau:
+            report["predicted_speedup"] = statistics.predicted_speedup(
+                seen.tau, measured.draft_length, measured.c, measured.v
+            )
+        return report
+
+    def _measured_costs(self, prepared: list[Prepared]) -> costs.Costs | None:
+        """c and v at the run's own draft length and batch."""
+        if not (self.settings.compare and self._speculative and prepared):
+            return None
+        group = prepared[: self.settings.batch_size]
+        arrays = self.pipeline.arrays([p.inputs for p in group], self.settings.batch_size)
+        return costs.measure(self.pipeline.engine, arrays, [p.options for p in group])
+
+
+def read_records(path: str) -> list[Request | RecordError]:
+    """Requests of a JSON Lines file, image paths taken relative to it."""
+    folder = Path(path).parent
+    return [
+        record if isinstance(record, RecordError) else dataclasses.replace(
+            record, images=tuple(str(folder / image) for image in record.images)
+        )
+        for record in read_requests(path)
+    ]  # fmt: skip
+
+
+def print_answer(answer: Answer) -> None:
+    """One line per request."""
+    text = f"error: {answer.error}" if answer.error else answer.output.text
+    print(f"{answer.id or '?'}\t{text}", flush=True)
+
+
+def summary(report: dict) -> str:
+    """The short table under an answer."""
+
+    def number(value: float | None, form: str) -> str:
+        return "not measured" if value is None else format(value, form)
+
+    lines = [f"{report['tokens']} tokens in {report['rounds']} rounds"]
+    if report["A"] is not None:
+        lines.append(
+            f"accepted a round  A {report['A']:.2f} of {report['draft_length']} drafted"
+            f"   tau {report['tau']:.2f}   P(A>=2) {report['p_ge_2']:.2f}"
+            f"   P(A>=4) {report['p_ge_4']:.2f}"
+        )
+    seconds = f"prefill {report['prefill_seconds']:.3f} s   decode {report['decode_seconds']:.3f} s"
+    if report.get("first_token_seconds"):
+        seconds += f"   start to first token {report['first_token_seconds']:.1f} s"
+    lines.append(seconds)
+    if report["measured_speedup"] is not None:
+        lines.append(
+            f"plain   prefill {report['plain_prefill_seconds']:.3f} s"
+            f"   decode {report['plain_decode_seconds']:.3f} s"
+        )
+        lines.append(
+            f"speedup measured {report['measured_speedup']:.2f}x"
+            f" ({report['measured_speedup_with_prefill']:.2f}x with prefill)"
+            f"   predicted {number(report['predicted_speedup'], '.2f')}x"
+            f"   c {number(report['c'], '.3f')}   v {number(report['v'], '.2f')}"
+            f"   ceiling 1/c {number(report['ceiling'], '.1f')}x"
+        )
+        same = "yes" if report["identical_to_plain"] else "NO"
+        lines.append(f"identical to plain decoding: {same}")
+    return "\n".join(lines)
+
+
+def _warm(pipeline: Pipeline, group: list[Prepared], size: int) -> BatchOutput:
+    """The median of three runs in which nothing was compiled."""
+    runs: list[BatchOutput] = []
+    while len(runs) < 3:
+        output = pipeline.run(group, size)
+        if not output.compiled:
+            runs.append(output)
+    return sorted(runs, key=lambda run: run.decode_seconds)[1]
+
+
+def _request_entry(answer: Answer) -> dict:
+    output = answer.output
+    return {
+        "id": answer.id,
+        "text": output.text if output else None,
+        "tokens": output.tokens if output else [],
+        "rounds": output.rounds if output else 0,
+        "drafted": output.drafted if output else 0,
+        "accepted": sum(output.accepted_lengths) if output else 0,
+        "accepted_lengths": output.accepted_lengths if output else [],
+        "finish_reason": output.finish_reason if output else None,
+        "logprobs": output.logprobs if output else [],
+        "error": answer.error,
+    }
