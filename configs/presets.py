@@ -1,4 +1,4 @@
-"""Names that runs are configured by: what each role of the embedded pair is, and the usual meshes."""
+"""Names that runs are configured by: the embedded pair by role, and the usual meshes."""
 
 TINY_LLAVA = {
     "verifier": "assets/tiny_llava/verifier",

@@ -2,7 +2,8 @@
 
     python -m tiger_jax.train --config configs/tower.py
     python -m tiger_jax.train --config configs/sft.py
-    python -m tiger_jax.train --config configs/sft.py --config.role=drafter --config.run_dir=runs/drafter
+    python -m tiger_jax.train --config configs/sft.py --config.role=drafter \\
+        --config.run_dir=runs/drafter
 
 The same command again goes on where the run stopped; --config.resume=False starts anew. The result
 is a Hugging Face folder, run_dir/export. Any field can be set on the command line, for example

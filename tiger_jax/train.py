@@ -1,13 +1,13 @@
 """Train a model: python -m tiger_jax.train --config configs/sft.py [--config.steps=200 ...]
 
-The config file says what is trained, on what and for how long; each of its fields can be set on the
-command line as --config.FIELD=VALUE. The same command again goes on where the run stopped. Ctrl-C and
-SIGTERM save a checkpoint and exit.
+The config file says what is trained, on what and for how long; each of its fields can be set on
+the command line as --config.FIELD=VALUE. The same command again goes on where the run stopped.
+Ctrl-C and SIGTERM save a checkpoint and exit.
 """
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from tiger_jax.training.interruption import StopRequest
 from tiger_jax.training.metric_log import MetricLog
 from tiger_jax.training.progress import Progress
 
+OBJECTIVES = ("sft", "tower")
+ROLES = ("verifier", "drafter")
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
@@ -88,7 +90,13 @@ def tower_objective(model: VisionLanguageModel, seed: int) -> Objective:
 
 
 def train(config: ml_collections.ConfigDict) -> int:
-    """Run a config to its end or to a signal; returns the last step."""
+    """Run a config to its end or to a signal; returns the last step.
+
+    Raises:
+        UserError: anything in the config that cannot be, before the first step.
+        NonFiniteLoss: the run diverged; its newest checkpoint is from before.
+    """
+    _check_config(config)
     mesh = meshes.make_mesh(config.mesh)
     parts = sharding_rules.batch_parts(mesh)
     if config.batch % parts:
@@ -97,7 +105,7 @@ def train(config: ml_collections.ConfigDict) -> int:
     model_folder = config.model or scene_folder.write_tiny_folder(
         folder / run_folder.MODEL, config.role
     )
-    model = build_model(read_config(model_folder), _dtype(config.compute_dtype))
+    model = build_model(read_config(model_folder), DTYPES[config.compute_dtype])
     objective = (
         sft_objective(model) if config.objective == "sft" else tower_objective(model, config.seed)
     )
@@ -110,10 +118,9 @@ def _train_on_mesh(config, mesh, folder: Path, model_folder: Path, objective: Ob
     abstract = train_state.abstract_state(objective.init_params, transform, mesh, objective.rules)
     processor = Processor.from_folder(model_folder)
     stream = iter(_stream(config, processor, held_out=False))
-    main = jax.process_index() == 0
     checkpoints = RunCheckpoints(folder, keep=config.keep)
-    progress = Progress(config.steps, unit=objective.unit, active=main)
-    log = MetricLog(folder / run_folder.TENSORBOARD, active=main)
+    progress = Progress(config.steps, unit=objective.unit)
+    log = MetricLog(folder / run_folder.TENSORBOARD)
     if checkpoints.latest_step() is not None:
         state, position = checkpoints.restore(abstract)
         stream.set_state(position)
@@ -131,11 +138,11 @@ def _train_on_mesh(config, mesh, folder: Path, model_folder: Path, objective: Ob
             state, step, stream, _loop_settings(config), observers, place=place, stop=stop
         )
     last = int(state.step)
-    if last == config.steps and main:
+    if last == config.steps:
         target = Path(config.export_to or folder / run_folder.EXPORT)
         run_folder.export_params(objective.full_params(state.params), model_folder, target)
         progress.line(f"exported {target}")
-    elif last < config.steps:
+    else:
         progress.line(f"stopped at step {last}; the same command goes on from there")
     progress.line(f"compiled {step.compiled()} programs")
     checkpoints.close()
@@ -162,12 +169,12 @@ def _stream(config, processor: Processor, *, held_out: bool) -> Any:
     return mixtures.scene_batches(
         processor, source, config.batch, config.objective,
         shuffle_seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
-        shard=(jax.process_index(), jax.process_count()),
         num_workers=0 if held_out else config.workers,
     )  # fmt: skip
 
 
 def _placer(mesh, objective: Objective) -> Callable[[Any], Any]:
+    """Pack a host batch and put it on the mesh, split by pictures."""
     sharding = sharding_rules.batch_sharding(mesh)
     return lambda batch: jax.device_put(objective.to_batch(batch), sharding)
 
@@ -202,27 +209,36 @@ def _loop_settings(config) -> loop.LoopSettings:
     )  # fmt: skip
 
 
-def _dtype(name: str) -> Any:
-    if name not in DTYPES:
-        raise UserError(f"compute_dtype: expected one of {', '.join(DTYPES)}, got {name!r}")
-    return DTYPES[name]
+def _check_config(config) -> None:
+    """Raise UserError for the first field that no run can have."""
+    choices = {"objective": OBJECTIVES, "role": ROLES, "compute_dtype": tuple(DTYPES)}
+    for name, allowed in choices.items():
+        if config[name] not in allowed:
+            raise UserError(f"{name}: expected one of {', '.join(allowed)}, got {config[name]!r}")
+    for name in ("steps", "batch", "accumulate", "keep", "scenes"):
+        if config[name] < 1:
+            raise UserError(f"{name}: expected at least 1, got {config[name]}")
+    if jax.process_count() > 1:
+        raise UserError(f"train: expected one process, got {jax.process_count()}")
 
 
 def main(argv: list[str]) -> int:
-    """Entry point behind absl: 0 = done or stopped cleanly, 2 = bad input."""
+    """Entry point behind absl: 0 = done or stopped cleanly, 1 = diverged, 2 = bad input."""
     if len(argv) > 1:
         print(f"train: unexpected argument {argv[1]!r}", file=sys.stderr)
         return 2
     logging.set_verbosity(logging.WARNING)
     try:
         train(_CONFIG.value)
-    except UserError as error:
+    except (UserError, loop.NonFiniteLoss) as error:
         print(f"train: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UserError) else 1
     return 0
 
 
 if __name__ == "__main__":
-    _CONFIG = config_flags.DEFINE_config_file("config", None, "Python file with get_config().", lock_config=True)
+    _CONFIG = config_flags.DEFINE_config_file(
+        "config", None, "Python file with get_config(), such as configs/sft.py.", lock_config=True
+    )
     flags.mark_flag_as_required("config")
     app.run(main)

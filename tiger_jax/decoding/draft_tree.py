@@ -64,7 +64,7 @@ def ancestors(tree: DraftTree, spec: DraftSpec) -> Bool[Array, "B N N"]:
     own = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
     parents = jnp.maximum(tree.parents, 0)[:, :, None]
 
-    def grow(_: int, seen: Array) -> Array:
+    def grow(_: Array, seen: Array) -> Array:
         return own | jnp.take_along_axis(seen, parents, axis=1)
 
     # Each turn reaches one generation further; the root's clipped parent is the root itself.

@@ -236,7 +236,7 @@ class Engine:
         reason = Finish(int(row["finish"]))
         if stop_count is not None:
             reason = Finish.STOP_STRING
-            accepted = stopping.cut_rounds(accepted, count - stop_count)
+            accepted = stopping.rounds_within(accepted, stop_count)
             count = stop_count
         tokens = [int(t) for t in row["tokens"][:count]]
         text = stopping.cut_text(self.detokenize(tokens), option.stop)

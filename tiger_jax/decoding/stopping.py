@@ -29,17 +29,19 @@ def cut_text(text: str, stops: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def cut_rounds(accepted: Sequence[int], dropped: int) -> list[int]:
-    """Accepted lengths after `dropped` tokens were taken off the end of the output.
+def rounds_within(accepted: Sequence[int], tokens: int) -> list[int]:
+    """Accepted lengths of the rounds that made the first `tokens` tokens of an output.
 
-    The last round commits A drafts and one token of the verifier; the verifier's goes first.
+    The first token comes from prefill; a round commits its A drafts, then one of the verifier's.
+
+        accepted 3 1   tokens 1 + 2  ->  2        cut among the drafts of the first round
     """
-    kept = list(accepted)
-    while dropped > 0 and kept:
-        block = kept.pop() + 1
-        if dropped < block:
-            kept.append(block - dropped)
-        dropped -= block
+    kept, left = [], tokens - 1
+    for length in accepted:
+        if left <= 0:
+            break
+        kept.append(min(length, left))
+        left -= length + 1
     return kept
 
 

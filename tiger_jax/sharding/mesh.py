@@ -1,6 +1,6 @@
 """The device mesh, made from one line of a config: mesh = dict(data=-1, fsdp=1, tensor=1).
 
-data splits the batch, fsdp splits the batch and the weights, tensor splits heads, MLP and vocabulary.
+data splits the batch, fsdp the batch and the weights, tensor the heads, MLP and vocabulary.
 """
 
 from collections.abc import Mapping

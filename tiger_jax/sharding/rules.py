@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import traverse_util
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 LOGICAL_TO_MESH: dict[str, str | tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
@@ -99,7 +99,7 @@ def logical_axes(
 
 
 def spec_for(
-    shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh
+    shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh | AbstractMesh
 ) -> PartitionSpec:
     """The partition of one array; dimensions that do not divide are replicated."""
     entries = []

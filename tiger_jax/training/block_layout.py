@@ -1,16 +1,16 @@
 """One pass over a shared prefix and many short continuations of it, all in one row.
 
-B: pictures, P: prefix tokens, L: packed tokens, N: segments (questions of a picture), T: tokens of a
-segment, D: width.
+B: pictures, P: prefix tokens, L: packed tokens, N: segments (questions of a picture),
+T: tokens of a segment, D: width.
 
     host [B, N, T]                         device [B, L]
     a1 a2 a3 a4 . . . .                    tokens    a1 a2 a3 a4 b1 b2 c1 c2 c3 .
     b1 b2 .  .  . . . .        ->          segments   1  1  1  1  2  2  3  3  3 0
     c1 c2 c3 .  . . . .                    positions  p .. p+3  p p+1  p  ..    0
 
-A question takes 12 tokens or 50; padding each to the longest would more than double the work. Every
-packed token sees the real prefix and its own segment up to itself, which is exactly what it sees when
-its question stands alone.
+A question takes 12 tokens or 50; padding each to the longest would more than double the work.
+Every packed token sees the real prefix and its own segment up to itself, which is exactly what it
+sees when its question stands alone.
 """
 
 from typing import Any
@@ -74,7 +74,7 @@ def run_packed(
     """Hidden states (after the final norm) of the packed tokens; the prefix runs causally, once.
 
     Between the attentions all tokens of the batch form one row [1, B * L, D]: the gradient of a
-    kernel is then a plain matrix product, a third cheaper on the CPU than one that sums over two axes.
+    kernel is then a plain matrix product instead of one that sums over two axes.
     """
     text = model.config.text
     batch, length, size = *x.shape[:2], prefix.shape[1]

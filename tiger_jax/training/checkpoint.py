@@ -1,8 +1,9 @@
 """Checkpoints of a training run: state and data position together, written whole or not at all.
 
-With weights/orbax_io.py this is the only file that imports orbax. A step's folder gets its final name
-only after everything is in it, so a run that was killed while it saved goes on from the one before.
-Nothing is stored between the micro-batches of a step: a run that dies inside a step repeats it.
+With weights/orbax_io.py this is the only file that imports orbax. A step's folder gets its final
+name only after everything is in it, so a run that was killed while it saved goes on from the one
+before. Nothing is stored between the micro-batches of a step: a run that dies inside a step
+repeats it.
 """
 
 import json
@@ -77,7 +78,7 @@ class RunCheckpoints:
 
 
 def check_writable(run_dir: str | Path) -> None:
-    """Make the folder and a file in it. Raises UserError if that fails: before the run, not after."""
+    """Make the folder and a file in it. Raises UserError if that fails, before the run starts."""
     folder = Path(run_dir)
     probe = folder / f".write_test_{os.getpid()}"
     try:

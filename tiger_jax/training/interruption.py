@@ -5,7 +5,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Context manager; `asked` is true once a signal has come. A second one ends the run at once."""
+    """Context manager; `asked` is true once a signal has come. A second one ends the run."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -69,7 +69,7 @@ def run_loop(
     state: TrainState, train_step: TrainStep, stream: BatchStream, settings: LoopSettings,
     observers: Observers, *, place: Callable[[Any], Any], stop: StopRequest,
 ) -> TrainState:  # fmt: skip
-    """Train from state.step to settings.steps, or until `stop` asks; a checkpoint is left either way.
+    """Train from state.step to settings.steps or until `stop` asks; either way save a checkpoint.
 
     `place(batch)` puts a host batch on the mesh; a batch's `record_ids` attribute, if it has one,
     names its records in error messages.

@@ -58,7 +58,7 @@ def learning_rate_schedule(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def make_optimizer(settings: OptimizerSettings) -> optax.GradientTransformation:
-    """Clip by the global norm of what is trained, then AdamW; frozen parameters stay as they are."""
+    """Clip by the global norm of what is trained, then AdamW; frozen parameters stay."""
     adamw = optax.adamw(
         learning_rate_schedule(settings), b1=settings.beta1, b2=settings.beta2,
         weight_decay=settings.weight_decay, mask=decay_mask,

@@ -38,8 +38,12 @@ class Progress:
         remaining = (self._total - step) * rates["seconds_per_step"]
         parts = [f"step {step}/{self._total}"]
         parts += [f"{name} {value:.4g}" for name, value in values.items()]
-        parts += [f"{rates['seconds_per_step']:.3f} s/step", f"{units / seconds:.0f} {self._unit}/s"]
-        self.line("  ".join([*parts, f"ETA {format_seconds(remaining)}"]), final=step >= self._total)
+        parts += [
+            f"{rates['seconds_per_step']:.3f} s/step",
+            f"{units / seconds:.0f} {self._unit}/s",
+            f"ETA {format_seconds(remaining)}",
+        ]
+        self.line("  ".join(parts), final=step >= self._total)
         return rates
 
     def line(self, text: str, *, final: bool = True) -> None:

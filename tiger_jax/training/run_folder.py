@@ -1,6 +1,7 @@
-"""What a run keeps beside its checkpoints: its settings, and the Hugging Face folder that it ends in."""
+"""What a run keeps beside its checkpoints: its settings, and the folder that it ends in."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ def open_run_folder(run_dir: str | Path, settings: Mapping[str, Any], *, resume:
     `resume=False` deletes the checkpoints, logs and export that an earlier run left in it.
 
     Raises:
-        UserError: not writable, or its checkpoints belong to other settings (all differences named).
+        UserError: not writable, or its checkpoints belong to other settings (all are named).
     """
     folder = Path(run_dir)
     check_writable(folder)
@@ -48,9 +49,7 @@ def open_run_folder(run_dir: str | Path, settings: Mapping[str, Any], *, resume:
     return folder
 
 
-def initial_params(
-    folder: str | Path, params: Any, only: tuple[str, ...] = ()
-) -> Any:
+def initial_params(folder: str | Path, params: Any, only: tuple[str, ...] = ()) -> Any:
     """`params` with the weights of a run or Hugging Face folder in their place.
 
     `only` are regexes on paths, matched from the start; () takes everything.
@@ -74,8 +73,6 @@ def initial_params(
 
 def matching_paths(flat: Mapping[str, Any], only: tuple[str, ...], what: str) -> list[str]:
     """Paths that a regex of `only` matches at their start; all if there is none."""
-    import re
-
     for rule in only:
         if not any(re.match(rule, path) for path in flat):
             raise UserError(f"{what}: no weight matches {rule!r}")
@@ -89,12 +86,12 @@ def export_folder(folder: str | Path) -> Path:
         if any(candidate.glob("*.safetensors")):
             return candidate
     raise UserError(
-        f"{folder}: expected a finished run or a checkpoint folder with safetensors, found none there"
+        f"{folder}: expected a finished run or a folder with safetensors, found none there"
     )
 
 
 def export_params(params: Any, model_folder: str | Path, target: str | Path) -> None:
-    """Write bfloat16 weights with the model folder's config and tokenizer; replaces an older export."""
+    """Write bfloat16 weights with the model folder's companions; replaces an older export."""
     target = Path(target)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -1,10 +1,11 @@
 """Supervised loss: next-token cross entropy of the answers, several questions on one picture.
 
-B: pictures, P: prefix tokens (picture and what precedes the questions), L: packed tokens, N: questions
-on a picture, T: tokens of a question with its answer, M: tiles, S: tile side, V: vocabulary, D: width.
+B: pictures, P: prefix tokens (picture and what precedes the questions), L: packed tokens,
+N: questions on a picture, T: tokens of a question with its answer, M: tiles, S: tile side,
+V: vocabulary, D: width.
 
-    prefix    [ USER: <image> x 136 ]                                      run once
-    segments  [ question 1  ASSISTANT:  answer 1 </s> | question 2 .. ]    each sees prefix and itself
+    prefix    [ USER: <image> x 136 ]                                    run once
+    segments  [ question 1  ASSISTANT:  answer 1 </s> | question 2 .. ]  each sees prefix, itself
 
 Token t of a segment predicts token t + 1 of it. The mask names the predicted tokens that count: the
 answer and </s>. The first answer token is predicted by the question's last one, which is inside the
@@ -33,7 +34,7 @@ class PackedBatch:
     prefix_tokens: Any
     """int32 [B, P], padded on the right."""
     prefix_image_rows: Any
-    """int32 [B, P]: -1 = a text token, else a row of the flat table of tiles; its last is newline."""
+    """int32 [B, P]: -1 = a text token, else a row of the flat table of tiles, the last newline."""
     prefix_lengths: Any
     """int32 [B]."""
     tiles: Any

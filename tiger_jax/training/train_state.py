@@ -1,4 +1,4 @@
-"""What a training run carries from step to step, and how it is made without a full copy anywhere."""
+"""What a training run carries from step to step, made without a full copy on any device."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,9 @@
 """One update of the weights: sum gradients over micro-batches, divide once, apply once.
 
-Every objective (supervised, distillation, policy gradient) gives a `LossSums`: a SUM over its units
-(tokens, cells, blocks) together with their number. Dividing only at the end makes eight micro-batches
-of one equal one batch of eight, whatever the answers' lengths; means of means would not.
+Every objective (supervised, distillation, policy gradient) gives a `LossSums`: a SUM over its
+units (tokens, cells, blocks) together with their number. Dividing only at the end makes eight
+micro-batches of one equal one batch of eight, whatever the answers' lengths; means of means would
+not. A batch is any pytree, so the weights of a frozen second model can travel in it.
 """
 
 import dataclasses
@@ -74,7 +75,7 @@ class TrainStep:
 def make_train_step(
     loss_function: LossFunction, optimizer: optax.GradientTransformation, frozen: Any = None
 ) -> TrainStep:
-    """Jit the parts. `frozen` is a tree of bool over the parameters: no gradient flows into True."""
+    """Jit the parts. `frozen` is a tree of bool over the parameters; True gets no gradient."""
 
     def gradient_sums(state: TrainState, batch: Any, micro: Array) -> GradientSums:
         key = jax.random.fold_in(state.step_key(), micro)

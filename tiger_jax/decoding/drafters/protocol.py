@@ -7,7 +7,7 @@ shape, and never touches the verifier's. Methods are pure; a drafter object hold
 and is hashable, so that it can be part of a program's compile key.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -60,6 +60,7 @@ class Commit:
     """The verifier's hidden states along the path, for `spec.taps`."""
 
 
+@runtime_checkable
 class Drafter(Protocol):
     """Proposes tokens for the verifier to accept or replace."""
 

@@ -1,0 +1,29 @@
+"""Answers, acceptance and speed of a pair on held-out scenes.
+
+    python -m tiger_jax.evaluate --config configs/eval/scenes.py
+    python -m tiger_jax.evaluate --config configs/eval/scenes.py --config.scenes=50 \\
+        --config.kinds="('describe',)" --config.temperatures="(0.0, 1.0)"
+"""
+
+import ml_collections
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of the evaluation; `arg` is not used."""
+    del arg
+    return ml_collections.ConfigDict({
+        "task": "scenes",
+        "verifier": "",  # a Hugging Face or Orbax folder; "" = the embedded pair's
+        "drafter": "",  # likewise; "none" judges the verifier alone
+        "dtype": "",  # float32 or bfloat16; "" = float32 on CPU, bfloat16 on accelerators
+        "scenes": 300,  # held-out pictures, each with one question of every kind
+        "difficulties": ("easy", "hard"),  # hard pictures have clutter behind the items
+        "kinds": ("read", "count", "attribute", "describe"),
+        "temperatures": (0.0,),
+        "batch_size": 16,
+        "max_new_tokens": 96,
+        "draft_length": 5,
+        "draft_confidence": 0.0,  # stop drafting where the likeliest token is below it
+        "seed": 0,  # of the pictures, and of drawing above temperature 0
+        "report": "",  # a JSON file for everything that was counted
+    })  # fmt: skip

@@ -1,0 +1,84 @@
+"""`--config FILE --config.FIELD=VALUE ...` -> a locked ConfigDict, or one clear line."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from tiger_jax.errors import UserError
+
+HELP = ("-h", "--help")
+
+
+def wants_help(argv: Sequence[str]) -> bool:
+    """Whether help was asked for."""
+    return any(argument in HELP for argument in argv)
+
+
+def help_text(argv: Sequence[str], doc: str) -> str:
+    """`doc`, and the fields of the config file if the line names one."""
+    rest = [argument for argument in argv if argument not in HELP]
+    if not rest:
+        return doc.strip()
+    fields = parse(rest).to_dict()
+    lines = [f"  --config.{name}={value!r}" for name, value in fields.items()]
+    return "\n".join([doc.strip(), "", "fields:", *lines])
+
+
+def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
+    """The config of a command line.
+
+    Raises:
+        UserError: no config file, one that cannot be read, an unknown field, a value that does not
+            fit its field, or an argument that is none of these.
+    """
+    line = ["evaluate", *argv]
+    values = flags.FlagValues()
+    holder = config_flags.DEFINE_config_file(
+        "config", None, "", flag_values=values, lock_config=True, sys_argv=line
+    )
+    path = _config_path(argv)
+    try:
+        rest = values(line)
+    except (AttributeError, KeyError) as error:
+        raise UserError(f"{path}: unknown field {_one_line(error)}") from error
+    except Exception as error:  # the file is a program, and the flag library raises many kinds
+        raise UserError(f"{path}: {_one_line(error)}") from error
+    if rest[1:]:
+        raise UserError(f"evaluate: unexpected argument {rest[1]!r}")
+    return holder.value
+
+
+def check_at_least(config: ml_collections.ConfigDict, low: float, *names: str) -> None:
+    """UserError for the first field below `low`."""
+    for name in names:
+        if config[name] < low:
+            raise UserError(f"{name}: expected at least {low}, got {config[name]}")
+
+
+def check_subset(config: ml_collections.ConfigDict, name: str, allowed: Collection[str]) -> None:
+    """UserError unless the field is a non-empty selection of `allowed`."""
+    wrong = [value for value in config[name] if value not in allowed]
+    if wrong or not config[name]:
+        got = repr(wrong[0]) if wrong else "none"
+        raise UserError(f"{name}: expected some of {', '.join(allowed)}, got {got}")
+
+
+def _config_path(argv: Sequence[str]) -> str:
+    path = None
+    for position, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if name in ("--config", "-config"):
+            path = value if equals else "".join(argv[position + 1 : position + 2])
+    if not path:
+        raise UserError("--config: expected a Python file such as configs/eval/scenes.py, got none")
+    if not Path(path.partition(":")[0]).is_file():
+        raise UserError(f"{path}: expected a config file, found none there")
+    return path
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error).strip('"').replace("\\n", " ").replace("\\'", "'")
+    return " ".join(text.split())[:300] or type(error).__name__

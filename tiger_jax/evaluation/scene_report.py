@@ -1,0 +1,121 @@
+"""What was counted over scenes, as numbers (JSON) and as a Markdown table."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiger_jax.decoding import statistics
+from tiger_jax.decoding.costs import Costs
+from tiger_jax.evaluation.standard_error import clustered_mean
+from tiger_jax.evaluation.tables import markdown, number, with_error, yes_no
+
+if TYPE_CHECKING:
+    from tiger_jax.evaluation.scene_run import Cell, Judged
+
+HEADER = (
+    "scenes", "T", "question", "prompts", "verifier exact %", "drafter exact %", "A",
+    "P(A>=2)", "P(A>=4)", "P(A>=8)", "rounds", "tokens", "predicted S", "measured S",
+    "identical to plain",
+)  # fmt: skip
+
+
+def build(
+    cells: Sequence["Cell"], costs: Mapping[float, Costs], settings: Mapping[str, Any], device: str
+) -> dict:
+    """The report: one row a cell, and one over all kinds of each temperature and difficulty."""
+    groups: dict[tuple[float, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.key.temperature, cell.key.difficulty), []).append(cell)
+    rows = []
+    for (temperature, difficulty), members in groups.items():
+        cost = costs.get(temperature)
+        for name, part in [*((c.key.kind, [c]) for c in members), ("all", members)]:
+            row = {"difficulty": difficulty, "temperature": temperature, "kind": name}
+            rows.append(row | summarise(part, cost))
+    return {
+        "settings": _plain(settings),
+        "device": device,
+        "rows": rows,
+        "costs": [
+            {"temperature": t, "c": c.c, "v": c.v, "draft_length": c.draft_length}
+            for t, c in costs.items()
+        ],
+    }
+
+
+def summarise(cells: Sequence["Cell"], cost: Costs | None) -> dict:
+    """The numbers of one row. Shares are 0..1; times and speeds leave prefill out."""
+    judged = [answer for cell in cells for answer in cell.judged]
+    exact = clustered_mean([j.correct for j in judged], [j.picture for j in judged])
+    pool = statistics.pool([j.accepted_lengths for j in judged], sum(j.tokens for j in judged))
+    accepted = clustered_mean(
+        pool.accepted_lengths, [j.picture for j in judged for _ in j.accepted_lengths]
+    )
+    alone = [j for j in judged if j.drafter_correct is not None]
+    drafter = clustered_mean([j.drafter_correct for j in alone], [j.picture for j in alone])
+    seconds = sum(cell.seconds for cell in cells)
+    plain_seconds = sum(cell.plain_seconds for cell in cells)
+    predicted = None
+    if cost is not None and pool.tau is not None:
+        predicted = statistics.predicted_speedup(pool.tau, cost.draft_length, cost.c, cost.v)
+    return {
+        "prompts": len(judged),
+        "verifier_exact": exact.value, "verifier_exact_error": exact.error,
+        "drafter_exact": drafter.value, "drafter_exact_error": drafter.error,
+        "A": accepted.value, "A_error": accepted.error,
+        **{f"p_ge_{n}": pool.share_at_least(n) for n in (2, 4, 8)},
+        "rounds": pool.rounds, "tokens": pool.tokens,
+        "decode_seconds": seconds, "plain_decode_seconds": plain_seconds,
+        "predicted_speedup": predicted,
+        "measured_speedup": plain_seconds / seconds if pool.rounds and seconds else None,
+        "identical_to_plain": _all_identical(judged),
+    }  # fmt: skip
+
+
+def text(report: Mapping[str, Any]) -> str:
+    """The table, and under it what its numbers mean."""
+    settings = report["settings"]
+    lines = [
+        markdown(HEADER, [_cells(row) for row in report["rows"]]),
+        "",
+        f"{settings['scenes']} held-out pictures a line and kind, batch {settings['batch_size']}, "
+        f"draft length {settings['draft_length']}, {report['device']}. "
+        "± is one standard error, clustered by picture.",
+        "exact: the answer states exactly the right facts. A: drafted tokens accepted a round. "
+        "S: plain decoding time / speculative decoding time, without prefill.",
+    ]
+    for cost in report["costs"]:
+        lines.append(
+            f"T={cost['temperature']:g}: c {cost['c']:.3f}, v {cost['v']:.2f}, "
+            f"ceiling 1/c {1 / cost['c']:.1f} (at this batch)"
+        )
+    return "\n".join(lines)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    drafted = row["rounds"] > 0
+    return [
+        row["difficulty"], f"{row['temperature']:g}", row["kind"], str(row["prompts"]),
+        _percent(row, "verifier_exact"), _percent(row, "drafter_exact"),
+        with_error(row["A"], row["A_error"], ".2f"),
+        *(number(row[f"p_ge_{n}"], ".2f") for n in (2, 4, 8)),
+        str(row["rounds"]) if drafted else "-", str(row["tokens"]),
+        number(row["predicted_speedup"], ".2f"), number(row["measured_speedup"], ".2f"),
+        yes_no(row["identical_to_plain"]),
+    ]  # fmt: skip
+
+
+def _percent(row: Mapping[str, Any], name: str) -> str:
+    value, error = row[name], row[f"{name}_error"]
+    return with_error(
+        None if value is None else 100 * value, None if error is None else 100 * error, ".1f"
+    )
+
+
+def _all_identical(judged: Sequence["Judged"]) -> bool | None:
+    """None where equality was not asked of any answer."""
+    seen = [answer.identical for answer in judged if answer.identical is not None]
+    return all(seen) if seen else None
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in settings.items()}
