@@ -23,12 +23,16 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "run_dir": "runs/verifier",
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
-        "init_from": "runs/tower",  # run or Hugging Face folder to take weights from; "" = none
-        "init_only": ("vision_tower/",),  # regexes: which weights of it; () = all
+        "init_from": "",  # run or Hugging Face folder to take all weights from; "" = random
+        "tower_from": "runs/tower",  # then the vision tower from this one; "" = keep
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
+        # What a picture is asked besides its own four: short questions are cheap, the picture is
+        # not, and finding one thing among many is learnt last.
+        "extra_questions": ("attribute", "attribute", "attribute", "count", "read"),
         "steps": 900,
         "batch": 24,  # pictures a micro-batch, each with its four questions
         "accumulate": 1,  # micro-batches an update
+        "balance": 0.5,  # a token of an answer of n tokens weighs n ** -balance
         "learning_rate": 1.5e-3,
         "warmup": 100,
         "final_fraction": 0.0,

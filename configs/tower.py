@@ -20,7 +20,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "init_from": "",
-        "init_only": (),
+        "tower_from": "",  # run or Hugging Face folder to go on from; "" = random
         "freeze": (),
         "steps": 700,
         "batch": 48,

@@ -1,11 +1,11 @@
 """Answer questions about pictures by speculative decoding.
 
     python -m tiger_jax.decode
-    python -m tiger_jax.decode --image photo.jpg --prompt "What is this?" --verifier DIR --drafter DIR
-    python -m tiger_jax.decode --requests questions.jsonl --report answers.json --batch-size 4
+    python -m tiger_jax.decode --image photo.jpg --prompt "What is this?" --verifier DIR --drafter
+    DIR python -m tiger_jax.decode --requests questions.jsonl --report answers.json --batch-size 4
 
-Without arguments: the embedded pair looks at an embedded picture, streams its answer, and is compared
-with plain decoding of the same verifier.
+Without arguments: the embedded pair looks at an embedded picture, streams its answer, and is
+compared with plain decoding of the same verifier.
 """
 
 import argparse
@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from tiger_jax.errors import UserError
 
-DEMO_PROMPT = "Describe everything in the picture."
+DEMO_PROMPT = "Describe the picture."
 AUTO = "auto"
 
 
@@ -49,8 +49,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--draft-length", default="5", metavar="N|auto",
                      help="most tokens drafted a round (default 5); 'auto' picks it from measured "
                           "c, v and acceptance, 0 turns speculation off")  # fmt: skip
-    how.add_argument("--draft-confidence", type=float, default=0.0, metavar="P",
-                     help="a row stops drafting where the drafter's likeliest token is below P")
+    how.add_argument(
+        "--draft-confidence",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="a row stops drafting where the drafter's likeliest token is below P",
+    )
     how.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     how.add_argument("--top-p", type=float, default=1.0)
     how.add_argument("--top-k", type=int, default=0)
@@ -58,8 +63,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--stop", action="append", default=[], metavar="TEXT",
                      help="end before this text; repeatable")  # fmt: skip
     out = parser.add_argument_group("output")
-    out.add_argument("--compare", action=argparse.BooleanOptionalAction, default=None,
-                     help="also decode plainly: measured speedup, identical tokens yes or no")
+    out.add_argument(
+        "--compare",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="also decode plainly: measured speedup, identical tokens yes or no",
+    )
     out.add_argument("--report", metavar="FILE.json", help="write everything that was counted")
     out.add_argument("--quiet", action="store_true", help="answers only")
     return parser.parse_args(argv)
@@ -145,7 +154,9 @@ def _check(args: argparse.Namespace) -> None:
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise UserError(f"--report: expected a writable folder, got {folder}")
     if args.requests and not Path(args.requests).is_file():
-        raise UserError(f"{args.requests}: expected a JSON Lines file of requests, found none there")
+        raise UserError(
+            f"{args.requests}: expected a JSON Lines file of requests, found none there"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Process-wide settings of JAX. Entry points call `configure` once; nothing else touches jax.config."""
+"""Process-wide settings of JAX. Entry points call `configure` once; nothing else touches
+jax.config.
+"""
 
 import os
 from pathlib import Path

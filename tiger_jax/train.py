@@ -17,7 +17,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from tiger_jax.data import mixtures, scene_drawing, scene_folder, scenes
+from tiger_jax.data import mixtures, scene_drawing, scene_folder, scene_language, scenes
 from tiger_jax.data.processor import Processor
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
@@ -55,37 +55,39 @@ class Objective:
     full_params: Callable[[Any], Any]
     """Trained parameters -> all parameters of the model, for the export."""
     unit: str
-    """What the loss is summed over."""
+    """What throughput is counted in."""
+    unit_metric: str
+    """The metric whose count that is."""
 
 
-def sft_objective(model: VisionLanguageModel) -> Objective:
+def sft_objective(model: VisionLanguageModel, balance: float) -> Objective:
     """Answers to packed questions; the whole model."""
     return Objective(
         init_params=model.init_params, rules=sharding_rules.LLAVA_NEXT_RULES,
         loss=sft_step.make_sft_loss(model),
-        to_batch=lambda batch: sft_step.pack_batch(**batch._asdict()),
+        to_batch=lambda batch: sft_step.pack_batch(**batch._asdict(), balance=balance),
         full_params=lambda params: params, unit="tokens",
+        unit_metric="token_accuracy",
     )  # fmt: skip
 
 
 def tower_objective(model: VisionLanguageModel, seed: int) -> Objective:
     """Contents of picture cells; the vision tower alone, the rest of the export is random."""
+    cells = model.config.vision.image_size // scene_drawing.CELL
 
     def init_params(key: jax.Array) -> Any:
-        return tower_step.init_tower_params(
-            model, key, scenes.NUM_CONTENT_CLASSES, scenes.NUM_COLOR_CLASSES
-        )
+        classes = {"content": scenes.NUM_CONTENT_CLASSES, "color": scenes.NUM_COLOR_CLASSES}
+        return tower_step.init_tower_params(model, key, classes | {"place": cells * cells})
 
     def full_params(params: Any) -> Any:
         rest = jax.jit(model.init_params)(jax.random.key(seed))
         return rest | {"vision_tower": params["vision_tower"]}
 
-    cells = model.config.vision.image_size // scene_drawing.CELL
     return Objective(
         init_params=init_params, rules=tower_step.TOWER_RULES,
         loss=tower_step.make_tower_loss(model, cells),
         to_batch=lambda batch: tower_step.CellBatch(**batch._asdict()),
-        full_params=full_params, unit="cells",
+        full_params=full_params, unit="cells", unit_metric="loss",
     )  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def train(config: ml_collections.ConfigDict) -> int:
         NonFiniteLoss: the run diverged; its newest checkpoint is from before.
     """
     _check_config(config)
-    mesh = meshes.make_mesh(config.mesh)
+    mesh = meshes.make_mesh(config.mesh.to_dict())
     parts = sharding_rules.batch_parts(mesh)
     if config.batch % parts:
         raise UserError(f"batch: expected a multiple of data * fsdp = {parts}, got {config.batch}")
@@ -107,7 +109,9 @@ def train(config: ml_collections.ConfigDict) -> int:
     )
     model = build_model(read_config(model_folder), DTYPES[config.compute_dtype])
     objective = (
-        sft_objective(model) if config.objective == "sft" else tower_objective(model, config.seed)
+        sft_objective(model, config.balance)
+        if config.objective == "sft"
+        else tower_objective(model, config.seed)
     )
     with jax.set_mesh(mesh):
         return _train_on_mesh(config, mesh, Path(folder), Path(model_folder), objective)
@@ -134,9 +138,8 @@ def _train_on_mesh(config, mesh, folder: Path, model_folder: Path, objective: Ob
         checkpoints, log, progress, _evaluator(config, processor, objective, place)
     )
     with StopRequest() as stop:
-        state = loop.run_loop(
-            state, step, stream, _loop_settings(config), observers, place=place, stop=stop
-        )
+        settings = _loop_settings(config, objective)
+        state = loop.run_loop(state, step, stream, settings, observers, place=place, stop=stop)
     last = int(state.step)
     if last == config.steps:
         target = Path(config.export_to or folder / run_folder.EXPORT)
@@ -154,9 +157,11 @@ def _fresh_state(config, mesh, transform, objective: Objective) -> train_state.T
     state = train_state.create_state(
         objective.init_params, transform, config.seed, mesh, objective.rules
     )
-    if not config.init_from:
-        return state
-    params = run_folder.initial_params(config.init_from, state.params, tuple(config.init_only))
+    params = state.params
+    if config.init_from:
+        params = run_folder.initial_params(config.init_from, params)
+    if config.tower_from:
+        params = run_folder.initial_params(config.tower_from, params, ("vision_tower/",))
     return train_state.place_params(state, params)
 
 
@@ -165,6 +170,7 @@ def _stream(config, processor: Processor, *, held_out: bool) -> Any:
     source = mixtures.SceneSource(
         num_scenes=config.held_out_scenes if held_out else config.scenes, seed=config.seed,
         first_index=scenes.HELD_OUT if held_out else 0, hard_share=config.hard_share,
+        extra=() if held_out or config.objective == "tower" else tuple(config.extra_questions),
     )  # fmt: skip
     return mixtures.scene_batches(
         processor, source, config.batch, config.objective,
@@ -202,10 +208,11 @@ def _optimizer_settings(config) -> optimizer.OptimizerSettings:
     )  # fmt: skip
 
 
-def _loop_settings(config) -> loop.LoopSettings:
+def _loop_settings(config, objective: Objective) -> loop.LoopSettings:
     return loop.LoopSettings(
         steps=config.steps, accumulate=config.accumulate, log_every=config.log_every,
         checkpoint_every=config.checkpoint_every, evaluate_every=config.evaluate_every,
+        unit_metric=objective.unit_metric,
     )  # fmt: skip
 
 
@@ -218,6 +225,10 @@ def _check_config(config) -> None:
     for name in ("steps", "batch", "accumulate", "keep", "scenes"):
         if config[name] < 1:
             raise UserError(f"{name}: expected at least 1, got {config[name]}")
+    unknown = set(config.get("extra_questions", ())) - set(scene_language.KINDS)
+    if unknown:
+        kinds = ", ".join(scene_language.KINDS)
+        raise UserError(f"extra_questions: expected some of {kinds}, got {sorted(unknown)[0]!r}")
     if jax.process_count() > 1:
         raise UserError(f"train: expected one process, got {jax.process_count()}")
 

@@ -16,7 +16,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict({
         "task": "peer_transformers",
         "pairs": ("embedded", "random"),
-        "kinds": ("read", "count", "attribute", "describe"),  # questions asked about a picture
         "draft_length": 5,  # of both libraries, constant
         "draft_confidence": 0.0,  # of both: stop drafting below this probability; 0 = never
         "repeats": 5,  # timed, after one to warm up
@@ -27,7 +26,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "embedded": {
             "verifier": "",  # a Hugging Face folder; "" = the embedded pair's
             "drafter": "",
-            "scenes": 3,  # held-out pictures, each with one question of every kind
+            "scenes": 3,  # held-out pictures
+            "kinds": ("read", "count", "attribute", "describe"),  # questions asked about each
             "max_new_tokens": 96,
             "bars": {
                 "plain_over_generate": 2.0,
@@ -52,6 +52,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
                 "num_attention_heads": 8,
             },
             "scenes": 1,
+            "kinds": ("describe",),
             "max_new_tokens": 32,
             "bars": {"plain_over_generate": 0.9},
         },

@@ -14,6 +14,7 @@ from tiger_jax.data.scenes import (
     NUM_CONTENT_CLASSES,
     Scene,
     facts,
+    ask_more,
     make_pair_question,
     make_scene,
     pair_is_correct,
@@ -183,16 +184,16 @@ def test_counts_against_a_hand_made_scene():
         for n in range(4):
             answer = f"There {verb} {n}."
             assert scene.is_correct("count", f"How many {noun} are there?", answer) == (n == number)
-    for question, answer in {
-        "Where is the blue star?": "row 2, column 2",
-        "What color is the big star?": "red",
-        "What size is the blue star?": "It is small.",
-        "What is in row 4, column 1?": "the digit 7 in green",
-        "What color is the digit 7?": "The digit 7 is green.",
-    }.items():
-        assert scene.is_correct("attribute", question, answer)
+    for kind, question, answer in (
+        ("place", "Where is the blue star?", "row 2, column 2"),
+        ("attribute", "What color is the big star?", "red"),
+        ("attribute", "What size is the blue star?", "It is small."),
+        ("place", "What is in row 4, column 1?", "the digit 7 in green"),
+        ("attribute", "What color is the digit 7?", "The digit 7 is green."),
+    ):
+        assert scene.is_correct(kind, question, answer)
     with pytest.raises(ValueError, match="expected one in the scene, found 2"):
-        scene.is_correct("attribute", "Where is the star?", "row 1, column 1")
+        scene.is_correct("place", "Where is the star?", "row 1, column 1")
 
 
 def test_unknown_questions_and_kinds_are_refused(scenes):
@@ -211,7 +212,8 @@ def test_attribute_questions_do_not_give_the_answer_away(scenes):
 
 
 def test_wordings_and_forms_all_occur(scenes):
-    forms = {language.parse_question(qa.question)[0] for scene in scenes for qa in scene.qa}
+    asked = [qa for scene in scenes for qa in (*scene.qa, *ask_more(scene, ["place"], [1]))]
+    forms = {language.parse_question(qa.question)[0] for qa in asked}
     assert forms == set(language.QUESTIONS) - {"count_both"}
     openings = [qa.answer.split()[0] for scene in scenes for qa in scene.qa[3:]]
     shares = [openings.count(word) / len(openings) for word in ("There", "The", "I")]

@@ -74,8 +74,10 @@ class Runner:
         drafter_params=None,
     ) -> DecodeState:  # fmt: skip
         state = self.start(prompt, sampling, limits, mode, drafter, drafter_params)
-        common = dict(model=self.model, params=self.params, state=state, request=sampling,
-                      limits=limits, mode=mode)  # fmt: skip
+        common = {
+            "model": self.model, "params": self.params, "state": state, "request": sampling,
+            "limits": limits, "mode": mode,
+        }  # fmt: skip
         if drafter is None:
             return _plain(**common, steps=jnp.int32(1000))
         return _speculative(
@@ -83,9 +85,9 @@ class Runner:
         )
 
 
-_start = functools.partial(jax.jit, static_argnames=("model", "drafter", "capacity", "room", "mode"))(
-    prefill.start
-)
+_start = functools.partial(
+    jax.jit, static_argnames=("model", "drafter", "capacity", "room", "mode")
+)(prefill.start)
 _plain = functools.partial(jax.jit, static_argnames=("model", "mode"))(autoregressive.decode)
 _speculative = functools.partial(jax.jit, static_argnames=("model", "drafter", "mode"))(
     speculative.decode

@@ -38,8 +38,8 @@ def test_random_drafter_changes_no_token(runner, small, batch, draft_length):
 
 @pytest.mark.parametrize("draft_length", [1, 3, 8])
 def test_oracle_drafter_is_always_right(runner, draft_length):
-    """The verifier as its own drafter accepts every block; a bug in positions, masks or in the cache
-    of either model would break the chain."""
+    """The verifier as its own drafter accepts every block; a bug in positions, masks or in the
+    cache of either model would break the chain."""
     prompt, sampling, limits = prompts_of(4), sampling_of(4), limits_of(4, max_new=25)
     drafter = VLMDrafter(runner.model, draft_length)
     state = runner.run(prompt, sampling, limits, GREEDY, drafter, runner.params)

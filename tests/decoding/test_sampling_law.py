@@ -1,7 +1,7 @@
 """The law of the emitted tokens is the verifier's: chi-square over 200,000 requests.
 
-The models are tables: the next token's logits depend on the last token only, so every law is known in
-closed form, and each row of a huge batch is one independent request.
+The models are tables: the next token's logits depend on the last token only, so every law is known
+in closed form, and each row of a huge batch is one independent request.
 """
 
 import dataclasses
@@ -108,7 +108,9 @@ def sample(drafter, settings, tokens=3):
     many = jnp.int32(100)
     model, p, q = TableModel(), {"table": jnp.asarray(P)}, {"table": jnp.asarray(Q)}
     if drafter is None:
-        run = jax.jit(lambda s: autoregressive.decode(model, p, s, request, limits, many, mode=mode))
+        run = jax.jit(
+            lambda s: autoregressive.decode(model, p, s, request, limits, many, mode=mode)
+        )
     else:
         run = jax.jit(
             lambda s: speculative.decode(model, drafter, p, q, s, request, limits, many, mode=mode)
@@ -137,7 +139,9 @@ def exact_laws(settings):
 
 
 def assert_follows(counts, law):
-    """Pearson's chi-square within five standard deviations of its mean; nothing impossible drawn."""
+    """Pearson's chi-square within five standard deviations of its mean; nothing impossible
+    drawn.
+    """
     expected = law.ravel() * counts.sum()
     counts = counts.ravel()
     possible = expected > 0
@@ -178,8 +182,8 @@ def test_tokens_and_pairs_follow_the_verifier(name, settings):
 
 
 def test_the_test_sees_a_wrong_law():
-    """Drawing the drafter's law instead of the verifier's, or reusing the draft's noise (vLLM #54282:
-    63.0 % for 60.0 %), is far outside what chi-square lets pass."""
+    """Drawing the drafter's law instead of the verifier's, or reusing the draft's noise (vLLM
+    #54282: 63.0 % for 60.0 %), is far outside what chi-square lets pass."""
     law = np.array([0.1, 0.6, 0.3])
     wrong = np.array([0.085, 0.63, 0.285]) * ROWS
     with pytest.raises(AssertionError):
@@ -193,8 +197,8 @@ def test_node_order_is_irrelevant():
     runs = []
     for drafter in (GuessTree(), GuessTree((0, 3, 2, 1, 5, 4)), GuessTree((0, 2, 5, 1, 4, 3))):
         state = speculative.decode(
-            TableModel(), drafter, {"table": jnp.asarray(P)}, None, empty_state(64, 12), request, limits,
-            jnp.int32(50), mode=SamplingMode.TEMPERATURE,
+            TableModel(), drafter, {"table": jnp.asarray(P)}, None, empty_state(64, 12), request,
+            limits, jnp.int32(50), mode=SamplingMode.TEMPERATURE,
         )  # fmt: skip
         runs.append(np.asarray(state.tokens))
     np.testing.assert_array_equal(runs[0], runs[1])

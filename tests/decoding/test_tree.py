@@ -64,7 +64,11 @@ class KnownText:
 
 @pytest.mark.parametrize(
     "drafter",
-    [KnownText(), KnownText((-1, 0, 0, 1, 2, 1), (0, 1, 3)), KnownText((-1, 0, 1, 0, 3, 3), (0, 3, 5))],
+    [
+        KnownText(),
+        KnownText((-1, 0, 0, 1, 2, 1), (0, 1, 3)),
+        KnownText((-1, 0, 1, 0, 3, 3), (0, 3, 5)),
+    ],
 )
 @pytest.mark.parametrize("batch", [1, 3])
 def test_accepted_branch_is_plain_decoding(runner, drafter, batch):
@@ -98,8 +102,8 @@ def test_cache_after_commit_equals_a_cache_from_scratch(runner):
 
 
 def test_ancestors_and_depths():
-    """    0 - 1 - 3        4 is a second child of the root
-            \\- 2
+    """0 - 1 - 3        4 is a second child of the root
+    \\- 2
     """
     parents = jnp.asarray([[-1, 0, 1, 1, 0]])
     spec = DraftSpec(nodes=5, depth=2, is_chain=False)

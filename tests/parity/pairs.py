@@ -99,8 +99,9 @@ def make_pair(folder: Path, text: dict[str, Any] | None = None, **config: Any) -
 def make_lively(reference: torch.nn.Module) -> None:
     """Matrices normal / sqrt(fan in), scales 1 + 0.1 normal, biases 0.1 normal, embeddings 0.5.
 
-    Patch rows are halved: at unit variance an epsilon of 1e-6 instead of 1e-5 in CLIP's norms would
-    stay below the gate.
+    Two exceptions. Patch rows are halved: at unit variance an epsilon of 1e-6 in place of 1e-5 in
+    CLIP's norms would stay below the gate. The decoder's queries and keys are doubled: attention
+    that averages over everything hides wrong masks, and makes greedy decoding repeat one token.
     """
     generator = torch.Generator().manual_seed(1)
     for name, weight in reference.named_parameters():
@@ -113,7 +114,14 @@ def make_lively(reference: torch.nn.Module) -> None:
             weight.copy_(0.5 * noise)
         else:
             fan_in = weight[0].numel()
-            weight.copy_(noise * fan_in**-0.5 * (0.5 if "patch_embedding" in name else 1.0))
+            weight.copy_(noise * fan_in**-0.5 * _gain(name))
+
+
+def _gain(name: str) -> float:
+    if "patch_embedding" in name:
+        return 0.5
+    in_decoder = "language_model" in name and name.endswith(("q_proj.weight", "k_proj.weight"))
+    return 2.0 if in_decoder else 1.0
 
 
 def make_reference_processor() -> transformers.LlavaNextProcessor:

@@ -33,8 +33,7 @@ def wanted(pair):
         f"{text} {' '.join(f'word{i}' for i in rng.integers(0, 290, NEW))}" for text, _ in CASES
     ]
     stages = [
-        reference_stages(pair, text, images)
-        for text, (_, images) in zip(texts, CASES, strict=True)
+        reference_stages(pair, text, images) for text, (_, images) in zip(texts, CASES, strict=True)
     ]
     return [(s["token ids"], s["logits"]) for s in stages]
 

@@ -147,7 +147,8 @@ MUTATIONS = [
     # models.md 7.1
     Mutation("CLIP norm epsilon 1e-6", "pre norm", config=vision(layer_norm_eps=1e-6)),
     Mutation("Llama epsilon 1e-6", "layer 0", config=text(rms_norm_eps=1e-6)),
-    Mutation("projector tanh gelu", "projected", config=top(projector_activation="gelu_pytorch_tanh")),
+    Mutation("projector tanh gelu", "projected",
+             config=top(projector_activation="gelu_pytorch_tanh")),
     Mutation("CLIP erf gelu", "block 0", config=vision(activation="gelu")),
     Mutation("projector quick gelu", "projected", config=top(projector_activation="quick_gelu")),
     Mutation("newline zero", "packed 0", params=lambda p: zero(p, "image_newline")),
@@ -175,8 +176,9 @@ def wanted(pair):
     return reference_stages(pair, *CASE)
 
 
-def test_without_a_mutation_nothing_fails(pair, wanted):
-    (got,) = our_stages(pair, [CASE])
+@pytest.mark.parametrize("program", [None, fresh_program()], ids=["usual", "fresh"])
+def test_without_a_mutation_nothing_fails(pair, wanted, program):
+    (got,) = our_stages(pair, [CASE], program=program)
     assert first_failure(stage_errors(got, wanted)) is None
 
 
@@ -189,8 +191,10 @@ def test_mutation_is_seen(pair, wanted, mutation):
         prompts = [mutation.prompt(prompts[0])]
     with mutation.module() if mutation.module else contextlib.nullcontext():
         # a changed module needs a program of its own: the usual one may be compiled already
-        program = {"program": fresh_program()} if mutation.module else {}
-        (got,) = our_stages(pair, [CASE], model=model, params=params, prompts=prompts, **program)
+        program = fresh_program() if mutation.module or mutation.config else None
+        (got,) = our_stages(
+            pair, [CASE], model=model, params=params, prompts=prompts, program=program
+        )
     errors = stage_errors(got, wanted)
     assert first_failure(errors) == mutation.stage, errors
     assert errors["logits"] > GATE, errors

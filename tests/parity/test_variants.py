@@ -68,7 +68,7 @@ def test_the_full_strategy_is_refused_on_both_sides(pair):
             [torch.zeros(3, 17, 8)], torch.tensor([[60, 100]]), "full", torch.zeros(8)
         )
     full = dataclasses.replace(pair.config, select_strategy="full")
-    with pytest.raises(UserError, match="vision_feature_select_strategy.*'full'"):
+    with pytest.raises(UserError, match=r"vision_feature_select_strategy.*'full'"):
         image_token_rows(60, 100, full)
 
 

@@ -70,17 +70,26 @@ def test_each_picture_sees_its_own_tiles(tiny):
 def test_answer_sums_by_hand():
     """Vocabulary 2, scores (0, ln 3): p = (1/4, 3/4), so the losses are ln 4 and ln 4/3."""
     logits = jnp.tile(jnp.log(jnp.array([1.0, 3.0])), (1, 3, 1))
-    sums = sft_step.answer_sums(logits, jnp.array([[0, 1, 0]]), jnp.array([[True, True, False]]))
-    np.testing.assert_allclose(float(sums.loss), np.log(4) + np.log(4 / 3), rtol=1e-6)
-    assert float(sums.weight) == 2
+    sums = sft_step.answer_sums(logits, jnp.array([[0, 1, 0]]), jnp.array([[1.0, 0.5, 0.0]]))
+    np.testing.assert_allclose(float(sums.loss), np.log(4) + 0.5 * np.log(4 / 3), rtol=1e-6)
+    assert float(sums.weight) == 1.5
     assert [float(x) for x in sums.metrics["token_accuracy"]] == [1.0, 2.0]
+    nats, count = map(float, sums.metrics["nats_per_token"])
+    np.testing.assert_allclose([nats, count], [np.log(4) + np.log(4 / 3), 2.0], rtol=1e-6)
+
+
+def test_balance_weighs_short_answers_up():
+    """Questions of 2 tokens, answers of 1 and 4: weights 1 and 1/2 at balance 1/2."""
+    packed = sft_step.pack_batch(**raw_batch(0, [[3, 6]]), balance=0.5)
+    np.testing.assert_allclose(packed.weights[0, :9], [0, 0, 1, 0, 0, 0.5, 0.5, 0.5, 0.5])
+    assert (packed.weights[0, 9:] == 0).all()
 
 
 def test_a_question_is_not_asked_to_predict_the_next_one(tiny):
-    """Token 0 of a segment must never be a target, even if a mask says so."""
+    """Token 0 of a segment must never be a target, even if a weight says so."""
     model, params = tiny
     batch = sft_batch(0, LENGTHS)
     loss = sft_step.make_sft_loss(model)
-    everything = batch.replace(loss_mask=batch.segments > 0)
+    everything = batch.replace(weights=(batch.segments > 0).astype(jnp.float32))
     tokens = sum(length for row in LENGTHS for length in row)
     assert float(loss(params, everything, jax.random.key(0)).weight) == tokens - 6

@@ -29,7 +29,7 @@ def one_picture(batch: sft_step.PackedBatch, index: int) -> sft_step.PackedBatch
 
 
 def test_eight_batches_of_one_are_one_batch_of_eight(tiny, one_device):
-    """Also checks that means of means, the usual mistake, would be seen (B18)."""
+    """Gradients to 1e-6; means of means, the usual mistake (B18), would be seen."""
     model, _ = tiny
     optimizer = make_optimizer(SETTINGS)
     step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer)
@@ -54,6 +54,7 @@ def test_eight_batches_of_one_are_one_batch_of_eight(tiny, one_device):
 
 
 def test_update_is_the_same_with_and_without_accumulation(tiny, one_device):
+    """To a tenth of the step size: Adam's first step is the sign of rounding where g is tiny."""
     model, _ = tiny
     optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-4, steps=10))
     step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer)
@@ -68,9 +69,10 @@ def test_update_is_the_same_with_and_without_accumulation(tiny, one_device):
         results.append((state.params, metrics))
     flat = [traverse_util.flatten_dict(params, sep="/") for params, _ in results]
     for path in flat[0]:
-        # A key bias shifts all scores of a query alike: its gradient is rounding, which Adam scales up.
+        # A key bias shifts all scores of a query alike: its gradient is rounding, and Adam
+        # makes a whole step of it.
         if not path.endswith("key/bias"):
-            np.testing.assert_allclose(flat[0][path], flat[1][path], atol=1e-6, err_msg=path)
+            np.testing.assert_allclose(flat[0][path], flat[1][path], atol=1e-5, err_msg=path)
     losses = [float(metrics["loss"][0] / metrics["loss"][1]) for _, metrics in results]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 

@@ -14,7 +14,7 @@ Prefix + branch is token by token the full prompt and answer of that question al
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import grain
@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float32, Int32
 from tiger_jax.data.batches import PromptInputs, batch_prompts, make_prompt
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
-from tiger_jax.data.scenes import HELD_OUT, QA, Scene, make_scene
+from tiger_jax.data.scenes import HELD_OUT, QA, Scene, ask_more, make_scene
 
 BRANCH_LENGTH = 56
 """Holds every question and answer of a 4x4 scene; a 4x8 or 8x4 one needs 96."""
@@ -72,6 +72,8 @@ class SceneSource(grain.sources.RandomAccessDataSource):
     first_index: int = 0
     hard_share: float = 0.0
     grid: tuple[int, int] = (4, 4)
+    extra: tuple[str, ...] = ()
+    """Kinds of questions that each scene is asked besides its own four."""
 
     def __post_init__(self):
         if self.first_index < HELD_OUT < self.first_index + self.num_scenes:
@@ -86,7 +88,9 @@ class SceneSource(grain.sources.RandomAccessDataSource):
     def __getitem__(self, position: int) -> Scene:
         index = self.first_index + int(position)
         hard = index * _GOLDEN % 1 < self.hard_share  # spread evenly, the same for every run
-        return make_scene(self.seed, index, hard, self.grid)
+        scene = make_scene(self.seed, index, hard, self.grid)
+        more = ask_more(scene, self.extra, [self.seed, index, len(self.extra)])
+        return replace(scene, qa=scene.qa + more)
 
 
 @dataclass(frozen=True)

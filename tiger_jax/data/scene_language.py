@@ -101,9 +101,13 @@ ANSWERS["count_both"] = ANSWERS["count"]
 KINDS = {
     "read": ("read_all", "read_color"),
     "count": ("count", "count_both"),
-    "attribute": ("color", "size", "where", "what"),
+    "attribute": ("color", "size"),
     "describe": ("describe",),
+    "place": ("where", "what"),
 }
+ASKED = ("read", "count", "attribute", "describe")
+"""The kinds that every scene is asked. Places are for those who ask for them: to name the row and
+column of a patch, a model as small as the embedded verifier needs far more training."""
 
 _JOINS = (", ", " and ", ", then ")  # between two items of a list
 _ITEM = {  # wordings of one item

@@ -6,7 +6,7 @@ no state, no files. `hard` adds clutter behind the items. Scenes with index >= H
 trained on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from tiger_jax.data.scene_language import (
     ANSWERS,
     COLORS,
     DIGITS,
+    ASKED,
     KINDS,
     QUESTIONS,
     SHAPES,
@@ -98,8 +99,14 @@ def make_scene(seed: int, index: int, hard: bool = False, grid: tuple[int, int] 
         clutter(rows, cols, rng) if hard else np.full((rows * CELL, cols * CELL, 3), 255, np.uint8)
     )
     image = draw(items, page, rng)
-    qa = tuple(_ask(items, kind, rng) for kind in KINDS)
+    qa = tuple(_ask(items, kind, rng) for kind in ASKED)
     return Scene(image, items, grid, qa)
+
+
+def ask_more(scene: Scene, kinds: Sequence[str], seed: Sequence[int]) -> tuple[QA, ...]:
+    """Further questions of these kinds about a scene; the same `seed` draws the same ones."""
+    rng = np.random.default_rng(seed)
+    return tuple(_ask(scene.items, kind, rng) for kind in kinds)
 
 
 def make_pair_question(first: Scene, second: Scene, seed: int = 0) -> QA:
@@ -179,14 +186,22 @@ def _possible_questions(
         yield "read_all", {}
         colors = [item.color for item in items if item.kind == "word"]
         yield from (("read_color", {"color": c}) for c in colors if colors.count(c) == 1)
-    else:
+    elif kind == "place":
         for item in items:
             yield "what", {"row": str(item.row + 1), "column": str(item.col + 1)}
-            unique = [ref for ref in _references(item) if _count_refs(items, ref) == 1]
-            for form in ("where", "color", "size") if item.kind == "shape" else ("where", "color"):
-                asked = getattr(item, form, None)  # a reference must not give the answer away
-                clear = [ref for ref in unique if asked not in ref.split()]
+            yield from (("where", {"ref": ref}) for ref in _clear_references(items, item)[:1])
+    else:
+        for item in items:
+            for form in ("color", "size") if item.kind == "shape" else ("color",):
+                # A reference must not give the answer away.
+                asked = getattr(item, form)
+                clear = [r for r in _clear_references(items, item) if asked not in r.split()]
                 yield from ((form, {"ref": ref}) for ref in clear[:1])
+
+
+def _clear_references(items: tuple[Item, ...], item: Item) -> list[str]:
+    """The ways to point at an item that fit no other one."""
+    return [ref for ref in _references(item) if _count_refs(items, ref) == 1]
 
 
 def _fill(items, kind: str, form: str, slots: dict[str, str], rng: np.random.Generator) -> QA:

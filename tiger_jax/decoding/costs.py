@@ -1,7 +1,7 @@
 """Measured costs of the parts of a round, in plain verifier steps of the same run: c and v.
 
-Everything is timed inside jitted loops of many steps, warmed up, median of several repetitions, on the
-caches and the batch that the run itself uses.
+Everything is timed inside jitted loops of many steps, warmed up, median of several repetitions, on
+the caches and the batch that the run itself uses.
 """
 
 import dataclasses

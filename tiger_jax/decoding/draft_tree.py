@@ -88,9 +88,7 @@ def cache_mask(
     return (column < 0)[:, None] | in_tree
 
 
-def chain_mask(
-    lengths: Int[Array, "B"], count: int, capacity: int
-) -> Bool[Array, "B T C"]:
+def chain_mask(lengths: Int[Array, "B"], count: int, capacity: int) -> Bool[Array, "B T C"]:
     """`cache_mask` of a chain of `count` tokens, without the gather."""
     last = lengths[:, None] + jnp.arange(count)[None]
     return jnp.arange(capacity)[None, None] <= last[:, :, None]

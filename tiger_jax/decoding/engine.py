@@ -222,7 +222,15 @@ class Engine:
         host = jax.device_get(
             {
                 name: getattr(state, name)
-                for name in ("tokens", "logprobs", "counts", "finish", "rounds", "drafted", "accepted")
+                for name in (
+                    "tokens",
+                    "logprobs",
+                    "counts",
+                    "finish",
+                    "rounds",
+                    "drafted",
+                    "accepted",
+                )
             }
         )
         return [

@@ -67,7 +67,9 @@ def start(
         tokens=jnp.zeros((batch, room), jnp.int32),
         logprobs=jnp.zeros((batch, room), jnp.float32),
         counts=none,
-        finish=jnp.where(limits.max_new_tokens > 0, Finish.RUNNING, Finish.LENGTH).astype(jnp.int32),
+        finish=jnp.where(limits.max_new_tokens > 0, Finish.RUNNING, Finish.LENGTH).astype(
+            jnp.int32
+        ),
         rounds=none,
         drafted=none,
         accepted=jnp.zeros((batch, room), jnp.int32),

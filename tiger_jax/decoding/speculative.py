@@ -60,19 +60,19 @@ def decode_round(
     tree, drafter_state = drafter.propose(drafter_params, state.drafter, context, mode)
     raw, cache, taps = _verify(model, drafter, params, tree, state)
     outcome = _accept(drafter, tree, raw, state.lengths, request, limits, mode)
-    tokens = _along(tree.tokens, outcome.path)
-    if not spec.is_chain:
+    tokens = tree.tokens
+    if not spec.is_chain:  # a chain is its own path
         cache = move_rows(cache, state.lengths, outcome.path)
+        tokens, raw, taps = (_along(x, outcome.path) for x in (tokens, raw, taps))
     commit = Commit(
         path=outcome.path, accepted=outcome.accepted, tokens=tokens,
-        next_token=outcome.next_token, lengths=state.lengths,
-        taps=jnp.take_along_axis(taps, outcome.path[:, :, None], axis=1),
+        next_token=outcome.next_token, lengths=state.lengths, taps=taps,
     )  # fmt: skip
     state = state.replace(
         cache=cache, drafter=drafter.observe(drafter_params, drafter_state, commit)
     )
     block = _committed_block(tokens, outcome)
-    logprobs = token_logprobs(_logits_along(raw, outcome.path), block)
+    logprobs = token_logprobs(raw, block)
     state, emitted = emit(state, limits, block, logprobs, outcome.accepted + 1)
     drafted = tree.valid[:, 1:].sum(axis=1, dtype=jnp.int32)
     state = record_round(state, active, drafted, jnp.minimum(outcome.accepted, emitted))
@@ -119,18 +119,18 @@ def _accept(
     coins = jax.vmap(jax.vmap(lambda key: jax.random.uniform(key)))(coin_keys)
     path, accepted, law, rejected = verification.accept_residual(tree, laws, coins)
     position = (lengths + accepted + 1)[:, None]
-    recover = sampling.draw(law[:, None], sampling.draw_keys(seeds, position, Purpose.RECOVER), mode)
+    recover = sampling.draw(
+        law[:, None], sampling.draw_keys(seeds, position, Purpose.RECOVER), mode
+    )
     plain = sampling.draw(law[:, None], sampling.draw_keys(seeds, position, Purpose.EMIT), mode)
     next_token = jnp.where(rejected, recover[:, 0], plain[:, 0])
     return Acceptance(path=path, accepted=accepted, next_token=next_token)
 
 
-def _along(values: Int[Array, "B N"], path: Int[Array, "B D1"]) -> Int[Array, "B D1"]:
-    return jnp.take_along_axis(values, path, axis=1)
-
-
-def _logits_along(raw: Float[Array, "B N V"], path: Int[Array, "B D1"]) -> Float[Array, "B D1 V"]:
-    return jnp.take_along_axis(raw, path[:, :, None], axis=1)
+def _along(values: Array, path: Int[Array, "B D1"]) -> Array:
+    """values[b, path[b, j], ...]."""
+    index = path.reshape(*path.shape, *[1] * (values.ndim - 2))
+    return jnp.take_along_axis(values, index, axis=1, mode="clip")
 
 
 def _committed_block(tokens: Int[Array, "B D1"], outcome: Acceptance) -> Int[Array, "B D1"]:
@@ -148,7 +148,7 @@ def _move_root(
     A block that was cut ended its row, so `emitted` is A + 1 wherever another round follows.
     """
     moved = emitted > 0
-    last = jnp.take_along_axis(tokens, outcome.accepted[:, None], axis=1)[:, 0]
+    last = jnp.take_along_axis(tokens, outcome.accepted[:, None], axis=1, mode="clip")[:, 0]
     return state.replace(
         lengths=state.lengths + emitted,
         previous=jnp.where(moved, last, state.previous),

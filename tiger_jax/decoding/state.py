@@ -11,7 +11,6 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.ops.kv_cache import KVCache
-from tiger_jax.ops.sampling import Sampling
 
 
 class Finish(enum.IntEnum):
@@ -69,14 +68,12 @@ class DecodeState:
         return self.finish == Finish.RUNNING
 
 
-def token_logprobs(
-    logits: Float[Array, "B n V"], tokens: Int[Array, "B n"]
-) -> Float[Array, "B n"]:
+def token_logprobs(logits: Float[Array, "B n V"], tokens: Int[Array, "B n"]) -> Float[Array, "B n"]:
     """log softmax(logits)[token], float32."""
     logits = logits.astype(jnp.float32)
     top = logits.max(axis=-1)
     norm = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
-    return jnp.take_along_axis(logits, tokens[..., None], axis=2)[..., 0] - norm
+    return jnp.take_along_axis(logits, tokens[..., None], axis=2, mode="clip")[..., 0] - norm
 
 
 def emit(

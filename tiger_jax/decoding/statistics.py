@@ -47,7 +47,9 @@ def pool(rounds: Iterable[Sequence[int]], tokens: int) -> Acceptance:
     return Acceptance(tuple(int(a) for lengths in rounds for a in lengths), tokens)
 
 
-def predicted_speedup(tau: float, draft_length: int, c: float, v: float, c_route: float = 0.0) -> float:
+def predicted_speedup(
+    tau: float, draft_length: int, c: float, v: float, c_route: float = 0.0
+) -> float:
     """S = tau / (g c + c_route + v): rounds cost less than the tokens they commit, or not."""
     return tau / (draft_length * c + c_route + v)
 

@@ -30,9 +30,7 @@ class Acceptance:
     """The verifier's token after the accepted path: replacement or bonus."""
 
 
-def accept_matches(
-    tree: DraftTree, spec: DraftSpec, choices: Int[Array, "B N"]
-) -> Acceptance:
+def accept_matches(tree: DraftTree, spec: DraftSpec, choices: Int[Array, "B N"]) -> Acceptance:
     """Match rule; choices[b, i] is the verifier's own next token after node i."""
     if spec.is_chain:
         hits = (tree.tokens[:, 1:] == choices[:, :-1]) & tree.valid[:, 1:]
@@ -58,8 +56,8 @@ def accept_residual(
         stands there) rather than p itself (nothing was proposed there, or the block is full).
     """
     drafts = tree.tokens[:, 1:, None]
-    p = jnp.take_along_axis(laws[:, :-1], drafts, axis=2)[..., 0]
-    q = jnp.take_along_axis(tree.laws[:, 1:], drafts, axis=2)[..., 0]
+    p = jnp.take_along_axis(laws[:, :-1], drafts, axis=2, mode="clip")[..., 0]
+    q = jnp.take_along_axis(tree.laws[:, 1:], drafts, axis=2, mode="clip")[..., 0]
     # coin < p / q without the division: q > 0 for a drawn token, and p = 0 always rejects.
     hits = (coins * q < p) & tree.valid[:, 1:]
     path, accepted = _chain_prefix(hits)
@@ -104,9 +102,9 @@ def _last(path: Int[Array, "B D1"], accepted: Int[Array, "B"]) -> Int[Array, "B"
 
 def _at(values: Array, index: Int[Array, "B"]) -> Array:
     """values[b, index[b]]."""
-    return jnp.take_along_axis(values, index[:, None], axis=1)[:, 0]
+    return jnp.take_along_axis(values, index[:, None], axis=1, mode="clip")[:, 0]
 
 
 def _rows_at(values: Float[Array, "B N V"], index: Int[Array, "B"]) -> Float[Array, "B V"]:
     """values[b, index[b], :]."""
-    return jnp.take_along_axis(values, index[:, None, None], axis=1)[:, 0]
+    return jnp.take_along_axis(values, index[:, None, None], axis=1, mode="clip")[:, 0]

@@ -1,1 +1,1 @@
-"""What `python -m tiger_jax.evaluate` measures: answers to scenes, and speed beside transformers."""
+"""What `python -m tiger_jax.evaluate` measures: answers to scenes, speed beside transformers."""

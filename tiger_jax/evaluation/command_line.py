@@ -51,7 +51,7 @@ def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
     return holder.value
 
 
-def check_at_least(config: ml_collections.ConfigDict, low: float, *names: str) -> None:
+def check_at_least(config: ml_collections.ConfigDict, low: int, *names: str) -> None:
     """UserError for the first field below `low`."""
     for name in names:
         if config[name] < low:

@@ -1,6 +1,7 @@
 """The tables of the comparison with transformers: speeds, bars, costs of a round."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,9 @@ NOTES = (
 
 def build(
     results: Sequence["PairResult"], reading: Bandwidth, cache: int | None,
-    settings: Mapping[str, Any], versions: Mapping[str, str],
+    settings: Mapping[str, Any], versions: Mapping[str, str], load: float = 0.0,
 ) -> dict:  # fmt: skip
-    """Everything measured, as plain numbers."""
+    """Everything measured, as plain numbers; `load` is the load average before the run."""
     draft_length = settings["draft_length"]
     pairs = [_pair(result, reading, cache, draft_length) for result in results]
     bars = [
@@ -46,7 +47,7 @@ def build(
     return {
         "settings": _plain(settings), "versions": dict(versions),
         "bandwidth_bytes_per_second": reading.bytes_per_second, "bandwidth_how": reading.how,
-        "last_level_cache_bytes": cache, "pairs": pairs, "bars": bars,
+        "last_level_cache_bytes": cache, "load_before": load, "pairs": pairs, "bars": bars,
     }  # fmt: skip
 
 
@@ -135,7 +136,12 @@ def _bars(pair: Mapping[str, Any], needed: Mapping[str, float]) -> Iterator[dict
 
 
 def _remarks(report: Mapping[str, Any]) -> Iterator[str]:
-    cache = report["last_level_cache_bytes"]
+    cache, cores = report["last_level_cache_bytes"], os.cpu_count() or 1
+    if report["load_before"] > cores / 4:
+        yield (
+            f"NOT QUIET: load average {report['load_before']:.1f} on {cores} cores before the run; "
+            "such times say little"
+        )
     for pair in report["pairs"]:
         size = pair["step_bytes"] / 1e6
         if pair["in_cache"]:

@@ -6,6 +6,7 @@ Batch 1, greedy, the same folders in float32, the same prompts, one process, all
 import contextlib
 import dataclasses
 import functools
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from tiger_jax.evaluation.command_line import check_at_least, check_subset
 from tiger_jax.evaluation.scene_prompts import SceneQuestion
 from tiger_jax.evaluation.speed import Decoder, Timing
 from tiger_jax.pipeline import TINY_LLAVA, Pipeline, Prepared
+from tiger_jax.training.progress import Progress
 
 PAIRS = ("embedded", "random")
 GENERATE = "transformers generate"
@@ -60,16 +62,20 @@ def evaluate(config: Any) -> tuple[dict, str]:
         raise UserError(
             f"peer_transformers: expected the CPU (JAX_PLATFORMS=cpu), got {jax.default_backend()}"
         )
+    load = os.getloadavg()[0]
     results = []
+    progress = Progress(len(config.pairs))
     for name in config.pairs:
+        progress.line(f"{name} pair: loading it into both libraries")
         with _folders(name, config) as (verifier, drafter):
             results.append(_measure_pair(name, config[name], config, verifier, drafter))
+    progress.line("memory bandwidth")
     reading = bandwidth.measure(
         config.bandwidth_mib * 2**20, {"torch.sum": peer_transformers.read_all}
     )
     report = peer_report.build(
         results, reading, bandwidth.last_level_cache(), config.to_dict(),
-        {"jax": jax.__version__, **peer_transformers.VERSIONS},
+        {"jax": jax.__version__, **peer_transformers.VERSIONS}, load,
     )  # fmt: skip
     return report, peer_report.text(report)
 
@@ -77,11 +83,11 @@ def evaluate(config: Any) -> tuple[dict, str]:
 def check(config: Any) -> None:
     """UserError for the first field that no run can have."""
     check_subset(config, "pairs", PAIRS)
-    check_subset(config, "kinds", tuple(KINDS))
     check_at_least(config, 1, "repeats", "draft_length", "bandwidth_mib")
     check_at_least(config, 0, "threads")
     for name in config.pairs:
         check_at_least(config[name], 1, "scenes", "max_new_tokens")
+        check_subset(config[name], "kinds", tuple(KINDS))
     if not 0 <= config.draft_confidence < 1:
         raise UserError(f"draft_confidence: expected 0 <= P < 1, got {config.draft_confidence}")
 
@@ -111,11 +117,12 @@ def _measure_pair(name: str, own: Any, config: Any, verifier: Path, drafter: Pat
         verifier, drafter, draft_length=config.draft_length, confidence=config.draft_confidence,
         max_new_tokens=own.max_new_tokens, threads=config.threads,
     )  # fmt: skip
-    asked = list(scene_prompts.questions(own.scenes, config.seed, config.kinds))
+    asked = list(scene_prompts.questions(own.scenes, config.seed, own.kinds))
     options = Options(max_new_tokens=own.max_new_tokens)
     prepared = [scene_prompts.prepare(pipeline, question, options) for question in asked]
     decoders, failed = _runnable(_decoders(pipeline, peer, asked, prepared))
     runs = speed.interleave(decoders, len(asked), config.repeats, f"the {name} pair")
+    Progress(1).line(f"{name} pair: costs of a round")
     cost = costs.measure(pipeline.engine, pipeline.arrays([prepared[0].inputs]), [options])
     return PairResult(
         name=name,

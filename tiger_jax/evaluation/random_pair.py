@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiger_jax.data import scene_folder
 from tiger_jax.models.config import read_config
@@ -45,9 +46,7 @@ def _write(folder: Path, role: str, sizes: Mapping[str, int], seed: int) -> Path
     _resize_config(source / "config.json", sizes)
     _fill_vocabulary(source / "tokenizer.json", sizes["vocab_size"])
     config = read_config(source)
-    params = jax.jit(build_model(config).init_params, static_argnums=1)(
-        jax.random.key(seed), jnp.bfloat16
-    )
+    params = _draw(build_model(config).abstract_params(), np.random.default_rng(seed))
     save_hf_folder(_never_special(params), source, folder)
     return folder
 
@@ -70,6 +69,20 @@ def _fill_vocabulary(path: Path, rows: int) -> None:
     path.write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def _draw(shapes: Params, rng: np.random.Generator) -> Params:
+    """Matrices normal / sqrt(fan in), norms 1, biases 0; by numpy, which has nothing to compile."""
+
+    def draw(path: tuple, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        name = path[-1].key
+        if name in ("scale", "bias"):
+            return np.full(shape.shape, name == "scale", jnp.bfloat16)
+        fan_in = shape.shape[0] if name == "kernel" else 1
+        noise = rng.standard_normal(shape.shape, np.float32)
+        return (noise * fan_in**-0.5).astype(jnp.bfloat16)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
 def _never_special(params: Params) -> Params:
     """Score 0 for the special tokens, far below the best of a large vocabulary.
 
@@ -77,5 +90,6 @@ def _never_special(params: Params) -> Params:
     """
     text = params["language_model"]
     special = len(scene_folder.SPECIAL_TOKENS)
-    head = {"kernel": text["lm_head"]["kernel"].at[:, :special].set(0)}
+    head = {"kernel": text["lm_head"]["kernel"].copy()}
+    head["kernel"][:, :special] = 0
     return params | {"language_model": text | {"lm_head": head}}

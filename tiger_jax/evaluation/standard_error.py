@@ -13,7 +13,7 @@ class Mean(NamedTuple):
     error: float | None
 
 
-def clustered_mean(values: Sequence[float], clusters: Sequence[Hashable]) -> Mean:
+def clustered_mean(values: Sequence[int] | Sequence[float], clusters: Sequence[Hashable]) -> Mean:
     """Mean over all observations, standard error over clusters.
 
     The error is that of a ratio of sums (linearised, J clusters, N observations, mean m):

@@ -29,6 +29,15 @@ _CLIP_DEFAULTS = {
     "layer_norm_eps": 1e-5,
     "hidden_act": "quick_gelu",
 }
+# ... unless vision_config is missing as a whole: then it is LLaVA's own tower, not CLIP's default.
+_LLAVA_TOWER = _CLIP_DEFAULTS | {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +137,8 @@ def llava_next_config(raw: dict, generation: dict | None = None) -> LlavaNextCon
     # v5 obeys only the top-level flag (models.md 1.3); the nested one counts where it is absent.
     tied = raw.get("tie_word_embeddings")
     tied = bool(text_raw.get("tie_word_embeddings", False) if tied is None else tied)
-    vision_raw = _CLIP_DEFAULTS | _present(raw.get("vision_config"))
+    vision = raw.get("vision_config")
+    vision_raw = _LLAVA_TOWER if vision is None else _CLIP_DEFAULTS | _present(vision)
     layers = raw.get("vision_feature_layer", -2)
     image_token = raw.get("image_token_index", raw.get("image_token_id", 32000))
     ids = _present(raw) | _present(generation)

@@ -54,9 +54,7 @@ class VisionLanguageModel:
         """Rows of the vision tower before they are projected."""
         return self._apply(params, tiles, method="vision_features")
 
-    def encode_images(
-        self, params: Params, tiles: Float[Array, "N S S 3"]
-    ) -> Float[Array, "R D"]:
+    def encode_images(self, params: Params, tiles: Float[Array, "N S S 3"]) -> Float[Array, "R D"]:
         """The flat table of visual rows that `embed` picks from; its last row is the newline."""
         return self._apply(params, tiles, method="encode_images")
 

@@ -2,9 +2,9 @@
 
 N: tiles of a whole batch, R: rows of the flat visual table, B: prompts, S: prompt length, D: width.
 
-Packing is a host matter: which tower rows an image keeps, and where its newlines stand, depends only
-on the image's size (models/image_geometry.py). The jitted part sees one table of visual rows, its
-last one the image_newline, and one index per prompt token.
+Packing is a host matter: which tower rows an image keeps, and where its newlines stand, depends
+only on the image's size (models/image_geometry.py). The jitted part sees one table of visual rows,
+its last one the image_newline, and one index per prompt token.
 """
 
 import flax.linen as nn
@@ -64,7 +64,9 @@ class LlavaNext(nn.Module):
         self, tokens: Int[Array, "B S"], image_rows: Int[Array, "B S"] | None,
         table: Float[Array, "R D"] | None,
     ) -> Float[Array, "B S D"]:  # fmt: skip
-        """Token embeddings with the visual rows in place: image_rows[b, s] >= 0 names a table row."""
+        """Token embeddings with the visual rows in place: image_rows[b, s] >= 0 names a table
+        row.
+        """
         words = self.language_model.embed_tokens(tokens)
         if table is None:
             return words

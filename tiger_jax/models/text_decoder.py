@@ -1,7 +1,7 @@
 """The Llama decoder, with one way through it for each use: prefill, cached extension, training.
 
-B: batch, T: tokens, C: cache rows, P: prefix tokens, H: query heads, K: key/value heads, d: head dim,
-D: width, V: vocabulary.
+B: batch, T: tokens, C: cache rows, P: prefix tokens, H: query heads, K: key/value heads, d: head
+dim, D: width, V: vocabulary.
 
 Layers are unrolled in Python with one cache array each: scanning them would copy every layer's
 weights, and the caches, in each decoding step (docs/decisions.md).
@@ -146,7 +146,8 @@ class TextDecoder(nn.Module):
         self, x: Float[Array, "B N T D"], positions: Int[Array, "B N T"],
         prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
     ) -> Float[Array, "B N T D"]:  # fmt: skip
-        """Training pass: N branches of T tokens, each continuing one shared prefix, without a cache.
+        """Training pass: N branches of T tokens, each continuing one shared prefix, without a
+        cache.
 
         The prefix runs causally once; a branch sees the prefix and itself causally, never its
         siblings. The result holds the branches' hidden states only.
@@ -183,7 +184,9 @@ class TextDecoder(nn.Module):
         return rotary.rotary_tables(positions, cfg.head_dim, cfg.rope_theta, self.dtype)
 
     def _run(self, x, positions, attention, taps: tuple[int, ...]) -> tuple[Array, Array]:
-        """All layers and the final norm; `taps` are hidden-state indices, 0 being the embeddings."""
+        """All layers and the final norm; `taps` are hidden-state indices, 0 being the
+        embeddings.
+        """
         rope = self._rope(positions)
         states = [x]
         for index, layer in enumerate(self.layers):

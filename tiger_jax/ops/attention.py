@@ -1,6 +1,7 @@
 """Attention over a key/value cache, over a fresh prompt, and with a free mask.
 
-B: batch, T: queries, C: cache rows, S: keys, H: query heads, K: key/value heads, G = H/K, d: head dim.
+B: batch, T: queries, C: cache rows, S: keys, H: query heads, K: key/value heads, G = H/K, d: head
+dim.
 """
 
 import jax.numpy as jnp
@@ -60,7 +61,5 @@ def attend_causal(
         end = min(start + block, length)
         mask = jnp.arange(end)[None] <= jnp.arange(start, end)[:, None]
         mask = jnp.broadcast_to(mask[None], (queries.shape[0], *mask.shape))
-        outputs.append(
-            attend(queries[:, start:end], keys[:, :, :end], values[:, :, :end], mask)
-        )
+        outputs.append(attend(queries[:, start:end], keys[:, :, :end], values[:, :, :end], mask))
     return jnp.concatenate(outputs, axis=1)

@@ -59,13 +59,12 @@ def append_rows(
     return rows.at[batch, :, slots].set(new, mode="drop", unique_indices=True)
 
 
-def move_rows(
-    cache: KVCache, starts: Int[Array, "B"], path: Int[Array, "B D"]
-) -> KVCache:
+def move_rows(cache: KVCache, starts: Int[Array, "B"], path: Int[Array, "B D"]) -> KVCache:
     """Make the rows starts + path[:, j] the rows starts + j, for every layer.
 
-    After a tree was verified its nodes lie behind the committed rows in node order; the accepted path
-    is gathered to the front. path[b, j] >= j, and rows beyond the accepted ones are never read.
+    After a tree was verified its nodes lie behind the committed rows in node order; the accepted
+    path is gathered to the front. path[b, j] >= j, and rows beyond the accepted ones are never
+    read.
     """
 
     def move(rows: Array) -> Array:

@@ -2,9 +2,10 @@
 
 B: batch, T: positions, V: vocabulary.
 
-Drafter and verifier both go through `next_token_law`, so the ratio p/q of speculative sampling always
-compares the laws that tokens were really drawn from. A request's randomness depends only on its seed,
-the absolute position of the token and the purpose of the draw; never on its neighbours in a batch.
+Drafter and verifier both go through `next_token_law`, so the ratio p/q of speculative sampling
+always compares the laws that tokens were really drawn from. A request's randomness depends only on
+its seed, the absolute position of the token and the purpose of the draw; never on its neighbours in
+a batch.
 """
 
 import enum
@@ -58,7 +59,9 @@ def mask_undrawable(
 def next_token_law(
     logits: Float[Array, "B T V"], sampling: Sampling, mode: SamplingMode
 ) -> Float[Array, "B T V"]:
-    """Probabilities after temperature, then top-k, then top-p, float32; one-hot at temperature 0."""
+    """Probabilities after temperature, then top-k, then top-p, float32; one-hot at temperature
+    0.
+    """
     logits = logits.astype(jnp.float32)
     greedy = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=jnp.float32)
     if mode is SamplingMode.GREEDY:
@@ -82,7 +85,9 @@ def _filter(scaled: Float[Array, "B T V"], sampling: Sampling) -> Float[Array, "
     within_k = jnp.arange(vocabulary)[None, None] < k
     law = jax.nn.softmax(jnp.where(within_k, descending, NEVER), axis=-1)
     before = jnp.cumsum(law, axis=-1) - law
-    inside = within_k & (before < sampling.top_p[:, None, None])
+    top_p = sampling.top_p[:, None, None]
+    # A float32 sum reaches 1 before the last unlikely tokens: top_p = 1 has to keep them by name.
+    inside = within_k & ((before < top_p) | (top_p >= 1))
     lowest = jnp.min(jnp.where(inside, descending, jnp.inf), axis=-1, keepdims=True)
     # The most likely token always stays, also for top_p = 0.
     lowest = jnp.minimum(lowest, descending[..., :1])

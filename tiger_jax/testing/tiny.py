@@ -16,7 +16,12 @@ def tiny_config(
 ) -> LlavaNextConfig:
     """A LLaVA-NeXT with 2x2 rows a tile; the last two ids are <image> and padding."""
     vision = VisionConfig(
-        hidden_size=16, intermediate_size=32, num_layers=3, num_heads=2, image_size=28, patch_size=14
+        hidden_size=16,
+        intermediate_size=32,
+        num_layers=3,
+        num_heads=2,
+        image_size=28,
+        patch_size=14,
     )
     text = TextConfig(
         vocab_size=vocab, hidden_size=hidden, intermediate_size=2 * hidden, num_layers=layers,

@@ -7,7 +7,7 @@ the step that it has just started; the metrics of a step are read after the next
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -23,6 +23,7 @@ class NonFiniteLoss(ArithmeticError):
     """The loss or the gradient of a step is not a number; names the step and its records."""
 
 
+@runtime_checkable
 class BatchStream(Protocol):
     """An endless input that can say and take its position, as grain's iterators do."""
 
@@ -43,6 +44,8 @@ class LoopSettings:
     log_every: int = 10
     checkpoint_every: int = 200
     evaluate_every: int = 200
+    unit_metric: str = "loss"
+    """The metric whose count is the work done, for the throughput."""
 
 
 @dataclasses.dataclass
@@ -61,7 +64,8 @@ class _Pending:
     """A step that is running on the device."""
 
     step: int
-    ids: list
+    records: str
+    """Which records it saw, for an error message."""
     metrics: Metrics
 
 
@@ -71,8 +75,8 @@ def run_loop(
 ) -> TrainState:  # fmt: skip
     """Train from state.step to settings.steps or until `stop` asks; either way save a checkpoint.
 
-    `place(batch)` puts a host batch on the mesh; a batch's `record_ids` attribute, if it has one,
-    names its records in error messages.
+    `place(batch)` puts a host batch on the mesh. Error messages name a step's records by its
+    batches' `record_ids`, or by the position of the data where they have none.
 
     Raises:
         NonFiniteLoss: at the latest one step after it happened, and never after a checkpoint of it.
@@ -86,12 +90,12 @@ def run_loop(
         state, metrics = train_step(state, [place(batch) for batch in host])
         step += 1
         window.settle(pending)
-        pending = _Pending(step, _record_ids(host), metrics)
+        pending = _Pending(step, _describe_records(host, stream), metrics)
         last = step == settings.steps or stop.asked
         if last or _due(step, settings.log_every):
             window.settle(pending)
             pending = None
-            _report(observers, step, window)
+            _report(observers, step, *window.take(settings.unit_metric))
         if last or _due(step, settings.evaluate_every):
             _evaluate(observers, step, state)
         if last or _due(step, settings.checkpoint_every):
@@ -118,16 +122,14 @@ class MetricWindow:
         for name, (total, count) in jax.device_get(pending.metrics).items():
             total, count = float(total), float(count)
             if not math.isfinite(total):
-                raise NonFiniteLoss(
-                    f"step {pending.step}: {name} is {total}, records {pending.ids}"
-                )
+                raise NonFiniteLoss(f"step {pending.step}: {name} is {total}, {pending.records}")
             before = self.sums.get(name, (0.0, 0.0))
             self.sums[name] = (before[0] + total, before[1] + count)
 
-    def take(self) -> tuple[dict[str, float], float]:
-        """Means since the last call, and the units that the loss was summed over."""
+    def take(self, unit_metric: str) -> tuple[dict[str, float], float]:
+        """Means since the last call, and the count of `unit_metric`."""
         means = metric_means(self.sums)
-        units = self.sums.get("loss", (0.0, 0.0))[1]
+        units = self.sums.get(unit_metric, (0.0, 0.0))[1]
         self.sums = {}
         return means, units
 
@@ -147,8 +149,7 @@ def add_metrics(parts: Sequence[Metrics]) -> dict[str, tuple[float, float]]:
     return sums
 
 
-def _report(observers: Observers, step: int, window: MetricWindow) -> None:
-    means, units = window.take()
+def _report(observers: Observers, step: int, means: dict[str, float], units: float) -> None:
     rates = observers.progress.report(step, means, units)
     observers.metric_log.write(step, means | rates)
 
@@ -167,7 +168,8 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _record_ids(batches: Sequence[Any]) -> list:
-    """Ids of all records of a step, where the batches carry them."""
-    ids = [getattr(batch, "record_ids", None) for batch in batches]
-    return [item for group in ids if group is not None for item in list(group)]
+def _describe_records(batches: Sequence[Any], stream: BatchStream) -> str:
+    """Ids of all records of a step; else where the data stood after them, which finds them too."""
+    if all(hasattr(batch, "record_ids") for batch in batches):
+        return f"records {[item for batch in batches for item in batch.record_ids]}"
+    return f"data position after the step {stream.get_state()}"

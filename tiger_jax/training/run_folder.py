@@ -60,7 +60,7 @@ def initial_params(folder: str | Path, params: Any, only: tuple[str, ...] = ()) 
     source = export_folder(folder)
     stored = traverse_util.flatten_dict(load_params(source, read_config(source)), sep="/")
     flat = dict(traverse_util.flatten_dict(params, sep="/"))
-    taken = matching_paths(stored, only, f"init_only: {source}")
+    taken = matching_paths(stored, only, f"{source}")
     faults = [path for path in taken if path not in flat or flat[path].shape != stored[path].shape]
     if faults or (not only and set(taken) != set(flat)):
         named = faults[0] if faults else sorted(set(flat) - set(taken))[0]

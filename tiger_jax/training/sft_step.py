@@ -7,9 +7,9 @@ V: vocabulary, D: width.
     prefix    [ USER: <image> x 136 ]                                    run once
     segments  [ question 1  ASSISTANT:  answer 1 </s> | question 2 .. ]  each sees prefix, itself
 
-Token t of a segment predicts token t + 1 of it. The mask names the predicted tokens that count: the
-answer and </s>. The first answer token is predicted by the question's last one, which is inside the
-segment, so no loss crosses the border between prefix and segment.
+Token t of a segment predicts token t + 1 of it. The weights name the predicted tokens that count:
+the answer and </s>. The first answer token is predicted by the question's last one, which is inside
+the segment, so no loss crosses the border between prefix and segment.
 """
 
 from collections.abc import Callable
@@ -45,17 +45,23 @@ class PackedBatch:
     """int32 [B, L]: 1 .. N, 0 = padding (block_layout)."""
     positions: Any
     """int32 [B, L]: those of the segment standing alone behind the prefix."""
-    loss_mask: Any
-    """bool [B, L]: True where the token itself is to be predicted: answers and </s>."""
+    weights: Any
+    """float32 [B, L]: weight of the loss of predicting this token; 0 outside answers and </s>."""
 
 
 def pack_batch(
     prefix_tokens: Int[np.ndarray, "B P"], prefix_image_rows: Int[np.ndarray, "B P"],
     prefix_lengths: Int[np.ndarray, "B"], tiles: Float[np.ndarray, "M S S 3"],
     branch_tokens: Int[np.ndarray, "B N T"], loss_mask: Bool[np.ndarray, "B N T"],
-    branch_lengths: Int[np.ndarray, "B N"],
+    branch_lengths: Int[np.ndarray, "B N"], *, balance: float = 0.0,
 ) -> PackedBatch:  # fmt: skip
-    """Pack a data.mixtures.SceneBatch (branches padded on the right); numpy only, on the host."""
+    """Pack a data.mixtures.SceneBatch (branches padded on the right); numpy only, on the host.
+
+    A token of an answer of n tokens weighs n ** -balance: 0 counts tokens, so that one description
+    outweighs six short answers; 1 counts answers.
+    """
+    answers = np.maximum(loss_mask.sum(axis=2, keepdims=True), 1)
+    weights = (loss_mask * answers.astype(np.float32) ** -balance).astype(np.float32)
     segments, offsets = block_layout.pack_rows(branch_lengths)
     return PackedBatch(
         prefix_tokens=prefix_tokens,
@@ -65,7 +71,7 @@ def pack_batch(
         tokens=block_layout.take_packed(branch_tokens, segments, offsets),
         segments=segments,
         positions=np.where(segments > 0, prefix_lengths[:, None] + offsets, 0).astype(np.int32),
-        loss_mask=block_layout.take_packed(loss_mask, segments, offsets),
+        weights=block_layout.take_packed(weights, segments, offsets),
     )
 
 
@@ -76,8 +82,8 @@ def make_sft_loss(model: VisionLanguageModel) -> Callable[[Any, PackedBatch, Arr
         del key
         hidden = segment_hidden(model, params, batch)[:, :-1]
         inside = batch.segments[:, 1:] == batch.segments[:, :-1]
-        mask = batch.loss_mask[:, 1:] & inside
-        return answer_sums(model.logits(params, hidden), batch.tokens[:, 1:], mask)
+        weights = jnp.where(inside, batch.weights[:, 1:], 0.0)
+        return answer_sums(model.logits(params, hidden), batch.tokens[:, 1:], weights)
 
     return loss
 
@@ -96,14 +102,15 @@ def segment_hidden(
 
 
 def answer_sums(
-    logits: Float[Array, "B L V"], targets: Int[Array, "B L"], mask: Bool[Array, "B L"]
+    logits: Float[Array, "B L V"], targets: Int[Array, "B L"], weights: Float[Array, "B L"]
 ) -> LossSums:
-    """Summed cross entropy (nats) and token accuracy over the masked targets."""
+    """Weighted cross entropy (nats) of the targets; per-token metrics where the weight is not 0."""
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, targets)
-    weights = mask.astype(jnp.float32)
+    counted = (weights > 0).astype(jnp.float32)
     right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
-    count = weights.sum()
+    count = counted.sum()
     return LossSums(
-        loss=(losses * weights).sum(), weight=count,
-        metrics={"token_accuracy": ((right * weights).sum(), count)},
+        loss=(losses * weights).sum(), weight=weights.sum(),
+        metrics={"nats_per_token": ((losses * counted).sum(), count),
+                 "token_accuracy": ((right * counted).sum(), count)},
     )  # fmt: skip

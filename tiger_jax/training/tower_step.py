@@ -3,8 +3,11 @@
 B: pictures, S: side in pixels, C: cells of a picture, E: tower width, n: patches along a side,
 c: cells along a side, K: classes.
 
-Two linear heads read the mean of each cell's patch rows (28-pixel cells of 14-pixel patches: 2 x 2
-rows). They exist only here and are thrown away; the tower's weights go on into supervised training.
+Two linear heads, content and colour, read the mean of each cell's patch rows (28-pixel cells of
+14-pixel patches: 2 x 2 rows). A third one reads from every patch row the cell that it lies in. It
+looks idle but is not: without it the tower forgets where an item stands (a linear probe finds its
+row at the rate of chance), and answers about places fail. The heads are thrown away afterwards;
+the tower's weights go on into supervised training.
 """
 
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 from jaxtyping import Array, Float, Int
@@ -20,8 +24,8 @@ from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.sharding.rules import VISION_RULES, ParamRule
 from tiger_jax.training.train_step import LossSums
 
-TOWER_RULES = (*VISION_RULES, ParamRule(r"heads/(content|color)/kernel", (None, None)),
-               ParamRule(r"heads/(content|color)/bias", (None,)))  # fmt: skip
+TOWER_RULES = (*VISION_RULES, ParamRule(r"heads/(content|color|place)/kernel", (None, None)),
+               ParamRule(r"heads/(content|color|place)/bias", (None,)))  # fmt: skip
 
 
 @struct.dataclass
@@ -37,19 +41,19 @@ class CellBatch:
 
 
 def init_tower_params(
-    model: VisionLanguageModel, key: Array, content_classes: int, color_classes: int
+    model: VisionLanguageModel, key: Array, classes: dict[str, int]
 ) -> dict[str, Any]:
-    """{"vision_tower": .., "heads": ..}: the tower of a whole model, and the two heads."""
-    tower_key, *head_keys = jax.random.split(key, 3)
+    """{"vision_tower": .., "heads": ..}: the tower of a whole model, and a head for each of
+    `classes` (content, color and place, with their numbers of classes).
+    """
+    tower_key, *head_keys = jax.random.split(key, 1 + len(classes))
     width = model.config.vision.hidden_size
     heads = {
         name: {
-            "kernel": jax.random.normal(head_key, (width, classes)) * width**-0.5,
-            "bias": jnp.zeros((classes,)),
+            "kernel": jax.random.normal(head_key, (width, count)) * width**-0.5,
+            "bias": jnp.zeros((count,)),
         }
-        for name, classes, head_key in zip(
-            ("content", "color"), (content_classes, color_classes), head_keys, strict=True
-        )
+        for (name, count), head_key in zip(classes.items(), head_keys, strict=True)
     }
     return {"vision_tower": model.init_params(tower_key)["vision_tower"], "heads": heads}
 
@@ -65,11 +69,14 @@ def make_tower_loss(
     def loss(params: Any, batch: CellBatch, key: Array) -> LossSums:
         del key
         rows = model.vision_features(params | {"image_newline": newline}, batch.tiles)
-        features = cell_features(rows, cells).astype(jnp.float32)
-        return cell_sums(
-            _linear(params["heads"]["content"], features),
-            _linear(params["heads"]["color"], features), batch.content, batch.color,
-        )  # fmt: skip
+        rows = rows.astype(jnp.float32)
+        heads = params["heads"]
+        features = cell_features(rows, cells)
+        scores = {name: _linear(heads[name], features) for name in ("content", "color")}
+        sums = cell_sums(scores, {"content": batch.content, "color": batch.color})
+        places = cell_of_rows(rows.shape[1], cells)
+        loss, right = place_sums(_linear(heads["place"], rows), places)
+        return sums.replace(loss=sums.loss + loss, metrics=sums.metrics | {"place_accuracy": right})
 
     return loss
 
@@ -84,23 +91,40 @@ def cell_features(rows: Float[Array, "B nn E"], cells: int) -> Float[Array, "B C
 
 
 def cell_sums(
-    content_logits: Float[Array, "B C K"], color_logits: Float[Array, "B C L"],
-    content: Int[Array, "B C"], color: Int[Array, "B C"],
-) -> LossSums:  # fmt: skip
-    """Both cross entropies summed over cells; accuracies over cells that are not empty."""
+    scores: dict[str, Float[Array, "B C _"]], labels: dict[str, Int[Array, "B C"]]
+) -> LossSums:
+    """Cross entropies of all heads summed over cells; accuracies over the cells with content."""
     cross_entropy = optax.losses.softmax_cross_entropy_with_integer_labels
-    losses = cross_entropy(content_logits, content) + cross_entropy(color_logits, color)
-    filled = (content > 0).astype(jnp.float32)
+    losses = sum(cross_entropy(scores[name], labels[name]).sum() for name in scores)
+    filled = (labels["content"] > 0).astype(jnp.float32)
 
-    def right(logits: Array, labels: Array) -> tuple[Array, Array]:
-        hits = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    def right(name: str) -> tuple[Array, Array]:
+        hits = (jnp.argmax(scores[name], axis=-1) == labels[name]).astype(jnp.float32)
         return (hits * filled).sum(), filled.sum()
 
     return LossSums(
-        loss=losses.sum(), weight=jnp.asarray(float(content.size)),
-        metrics={"content_accuracy": right(content_logits, content),
-                 "color_accuracy": right(color_logits, color)},
+        loss=losses, weight=jnp.asarray(float(filled.size)),
+        metrics={f"{name}_accuracy": right(name) for name in scores},
     )  # fmt: skip
+
+
+def cell_of_rows(rows: int, cells: int) -> Int[np.ndarray, " rows"]:
+    """The cell that each patch row of a picture lies in."""
+    side = round(rows**0.5)
+    inside = side // cells
+    line = np.arange(side) // inside
+    return (line[:, None] * cells + line[None]).ravel()
+
+
+def place_sums(
+    scores: Float[Array, "B R K"], places: Int[np.ndarray, " R"]
+) -> tuple[Array, tuple[Array, Array]]:
+    """Cross entropy of every patch row's cell, scaled to the number of cells; (right, count)."""
+    labels = jnp.broadcast_to(jnp.asarray(places)[None], scores.shape[:2])
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(scores, labels)
+    hits = (jnp.argmax(scores, axis=-1) == labels).astype(jnp.float32)
+    scale = scores.shape[2] / scores.shape[1]
+    return losses.sum() * scale, (hits.sum(), jnp.asarray(float(hits.size)))
 
 
 def _linear(head: dict[str, Array], x: Float[Array, "B C E"]) -> Float[Array, "B C K"]:

@@ -47,8 +47,8 @@ class VLMDrafter:
     model: VisionLanguageModel
     draft_length: int
     confidence: float = 0.0
-    """A row stops drafting where the likeliest next token has a lower probability. The test looks at
-    the law before the token is drawn: looking at the drawn token would skew the emitted law."""
+    """A row stops drafting where the likeliest next token has a lower probability. The test looks
+    at the law before the token is drawn: looking at the drawn token would skew the emitted law."""
 
     @property
     def spec(self) -> DraftSpec:

@@ -1,0 +1,155 @@
+"""The decode command as a person types it: answers, reports, and one clear line for every fault."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tiger_jax import decode
+from tiger_jax.data.scene_folder import write_tiny_folder
+from tiger_jax.data.scenes import make_scene
+from tiger_jax.models.config import read_config
+from tiger_jax.models.interface import build_model
+from tiger_jax.weights.export import save_hf_folder
+
+FIELDS = {
+    "requests", "A", "tau", "rounds", "tokens", "p_ge_2", "p_ge_4", "p_ge_8", "c", "v",
+    "predicted_speedup", "measured_speedup", "measured_speedup_with_prefill", "ceiling",
+    "identical_to_plain", "compiles", "prefill_seconds", "decode_seconds", "device", "versions",
+}  # fmt: skip
+REQUEST_FIELDS = {
+    "id", "text", "tokens", "rounds", "drafted", "accepted", "accepted_lengths", "finish_reason",
+    "logprobs", "error",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_compilation_cache():
+    """The command turns JAX's persistent cache on; tests leave the user's alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiger_jax.runtime.configure", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The embedded pair's shapes with random weights, and a picture."""
+    root = tmp_path_factory.mktemp("pair")
+    for role in ("verifier", "drafter"):
+        source = write_tiny_folder(root / f"{role}_config", role=role)
+        params = build_model(read_config(source)).init_params(jax.random.key(1), jnp.bfloat16)
+        save_hf_folder(params, source, root / role)
+    Image.fromarray(make_scene(0, 5).image).save(root / "scene.png")
+    return root
+
+
+def run(*arguments):
+    return decode.main([str(argument) for argument in arguments])
+
+
+def models(pair):
+    return ["--verifier", pair / "verifier", "--drafter", pair / "drafter"]
+
+
+def test_one_picture_with_report(pair, tmp_path, capsys):
+    report_path = tmp_path / "report.json"
+    code = run(
+        *models(pair), "--image", pair / "scene.png", "--prompt", "What is in the picture?",
+        "--max-new-tokens", 12, "--draft-length", 3, "--compare", "--report", report_path,
+    )  # fmt: skip
+    assert code == 0
+    report = json.loads(report_path.read_text())
+    assert set(report) >= FIELDS
+    (request,) = report["requests"]
+    assert set(request) == REQUEST_FIELDS
+    assert len(request["tokens"]) == len(request["logprobs"]) == report["tokens"] <= 12
+    assert report["identical_to_plain"] is True
+    assert report["A"] == pytest.approx(np.mean(request["accepted_lengths"]))
+    assert report["tau"] == pytest.approx(report["A"] + 1)
+    assert report["ceiling"] == pytest.approx(1 / report["c"])
+    want = report["tau"] / (3 * report["c"] + report["v"])
+    assert report["predicted_speedup"] == pytest.approx(want)
+    out = capsys.readouterr().out
+    assert request["text"].split()[0] in out
+    assert "identical to plain decoding: yes" in out
+
+
+def test_requests_file_with_bad_records(pair, tmp_path, capsys):
+    (tmp_path / "not_a_picture.png").write_text("<html>404</html>")
+    records = [
+        {"id": "good", "images": [str(pair / "scene.png")], "prompt": "Count the circles."},
+        {"id": "missing", "images": ["nowhere.png"], "prompt": "What is it?"},
+        {"id": "broken", "images": ["not_a_picture.png"], "prompt": "What is it?"},
+        {"id": "text", "prompt": "Say something.", "max_new_tokens": 4, "temperature": 1.0},
+        {"id": "counts", "prompt": "<image> <image>", "images": [str(pair / "scene.png")]},
+    ]
+    lines = [json.dumps(record) for record in records]
+    lines.insert(2, "{not json")
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(lines))
+    report_path = tmp_path / "report.json"
+    code = run(
+        *models(pair), "--requests", path, "--batch-size", 2, "--max-new-tokens", 6,
+        "--draft-length", 2, "--report", report_path,
+    )  # fmt: skip
+    assert code == 0
+    answers = json.loads(report_path.read_text())["requests"]
+    assert [answer["id"] for answer in answers] == [
+        "good", "missing", None, "broken", "text", "counts",
+    ]  # fmt: skip
+    failed = {answer["id"]: answer["error"] for answer in answers if answer["error"]}
+    assert set(failed) == {"missing", None, "broken", "counts"}
+    assert "nowhere.png" in failed["missing"]
+    assert "not_a_picture.png" in failed["broken"]
+    assert "line 3" in failed[None]
+    assert len(answers[4]["tokens"]) <= 4
+    assert "good\t" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--image", "no.png"], "no.png: expected an image file"),
+        (["--verifier", "/nowhere"], "/nowhere: expected a checkpoint folder"),
+        (["--draft-length", "fast"], "--draft-length: expected a number or auto, got 'fast'"),
+        (["--requests", "none.jsonl"], "none.jsonl: expected a JSON Lines file"),
+        (["--requests", "x.jsonl", "--prompt", "y"], "--requests: expected it alone"),
+        (["--temperature", "-1"], "temperature: expected a value >= 0, got -1.0"),
+        (["--report", "/nowhere/r.json"], "--report: expected a writable folder, got /nowhere"),
+        (["--stop", ""], "--stop: expected a text"),
+        (["--batch-size", "0"], "--batch-size: expected at least 1, got 0"),
+        (["--prompt", "<image>"], "got 1 placeholders and 0 images"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(pair, capsys, arguments, message):
+    given = [*models(pair), *arguments] if "--verifier" not in arguments else arguments
+    assert run(*given) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_pairs_that_do_not_fit_are_refused(pair, tmp_path, capsys):
+    other = tmp_path / "other"
+    write_tiny_folder(other, role="drafter")
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    one, two = list(words)[-2:]
+    words[one], words[two] = words[two], words[one]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert run("--verifier", pair / "verifier", "--drafter", other, "--prompt", "hello") == 2
+    assert "drafter: expected the verifier's vocabulary" in capsys.readouterr().err
+
+
+def test_plain_decoding_without_a_drafter(pair, tmp_path, capsys):
+    report_path = tmp_path / "report.json"
+    arguments = ["--prompt", "hello", "--max-new-tokens", 5, "--report", report_path, "--quiet"]
+    assert run("--verifier", pair / "verifier", *arguments) == 0
+    report = json.loads(report_path.read_text())
+    assert report["A"] is None
+    assert report["draft_length"] == 0
+    assert report["c"] is None

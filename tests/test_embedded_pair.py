@@ -1,0 +1,116 @@
+"""The embedded pair: small enough, well trained, and lossless with its own drafter."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tiger_jax.data.batches import batch_prompts, make_prompt
+from tiger_jax.data.prompts import build_prompt
+from tiger_jax.data.scenes import HELD_OUT, make_scene
+from tiger_jax.decoding.drafters.protocol import PromptArrays
+from tiger_jax.decoding.engine import Options
+from tiger_jax.pipeline import ASSETS, TINY_LLAVA, Pipeline
+
+PROMPTS = 64
+NEW_TOKENS = 32
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return Pipeline.load(TINY_LLAVA / "verifier", TINY_LLAVA / "drafter")
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return [make_scene(7, HELD_OUT + index, hard=index % 4 == 3) for index in range(PROMPTS)]
+
+
+@pytest.fixture(scope="module")
+def prompts(pipeline, scenes):
+    """64 prompts: one picture (half of them), two, or none."""
+    made = []
+    for index, scene in enumerate(scenes):
+        pictures = [[scene.image], [scene.image, scenes[index - 1].image], [scene.image], []][
+            index % 4
+        ]
+        question = scene.qa[(index // 4) % 4].question
+        text = build_prompt(pipeline.processor, question, len(pictures))
+        made.append(make_prompt(pipeline.processor, pipeline.config, text, pictures))
+    return made
+
+
+def arrays(pipeline, prompts):
+    """One shape for all batches of a size, so that a draft length compiles once."""
+    batch = batch_prompts(prompts, pipeline.config, seq_bucket=384, tile_bucket=8)
+    return PromptArrays(*(jnp.asarray(x) for x in (batch.tokens, batch.lengths, batch.image_rows,
+    batch.tiles)))
+
+
+def decode(pipeline, prompts, batch_size):
+    options = [Options(max_new_tokens=NEW_TOKENS)] * batch_size
+    return [
+        output.tokens
+        for start in range(0, len(prompts), batch_size)
+        for output in pipeline.engine.run(
+            arrays(pipeline, prompts[start : start + batch_size]), options
+        ).outputs
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain(pipeline, prompts):
+    return decode(pipeline.plain(), prompts, 4)
+
+
+def test_sizes():
+    stored = sum(path.stat().st_size for path in ASSETS.rglob("*") if path.is_file())
+    assert stored <= 12 * 2**20
+    counts = {}
+    for role in ("verifier", "drafter"):
+        params = Pipeline.load(TINY_LLAVA / role).engine.params
+        counts[role] = sum(x.size for x in jax.tree.leaves(params))
+    assert 2e6 <= counts["verifier"] <= 6e6
+    assert counts["drafter"] <= counts["verifier"] / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("draft_length", range(1, 9))
+@pytest.mark.parametrize("trained", [True, False], ids=["trained", "random"])
+def test_lossless_on_scenes(pipeline, prompts, plain, trained, draft_length, batch_size):
+    """Token for token what the verifier says alone: every g, batch 1 and 4, both drafters."""
+    fast = pipeline.with_draft_length(draft_length)
+    if not trained:
+        shapes = fast.engine.drafter_params
+        random = fast.engine.drafter.model.init_params(jax.random.key(draft_length))
+        assert jax.tree.structure(random) == jax.tree.structure(shapes)
+        engine = fast.engine.__class__(
+            **{**vars(fast.engine), "drafter_params": random},
+        )
+        fast = fast.__class__(fast.config, fast.processor, engine)
+    # Batch 1 decodes a quarter of the prompts, each kind of pictures among them.
+    subset = slice(None) if batch_size == 4 else slice(0, PROMPTS, 1 if draft_length == 5 else 5)
+    assert decode(fast, prompts[subset], batch_size) == plain[subset]
+
+
+def test_the_verifier_reads_scenes(pipeline, scenes, prompts, plain):
+    """A sample of the held-out accuracy of docs/results.md: one-picture prompts only."""
+    right = [
+        scene.is_correct(qa.kind, qa.question, pipeline.processor.decode(plain[index]))
+        for index, scene in enumerate(scenes)
+        if index % 4 == 0
+        for qa in [scene.qa[(index // 4) % 4]]
+    ]
+    assert np.mean(right) >= 0.6
+
+
+def test_the_drafter_is_worth_its_steps(pipeline, prompts):
+    options = [Options(max_new_tokens=NEW_TOKENS)] * 4
+    accepted = [
+        length
+        for start in range(0, 32, 4)
+        for output in pipeline.engine.run(arrays(pipeline, prompts[start : start + 4]),
+        options).outputs for length in output.accepted_lengths
+    ]
+    assert np.mean(accepted) > 1.5

@@ -1,0 +1,77 @@
+"""Run folders: settings that must not change, weights to start from, the export."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from tiger_jax.data.scene_folder import write_tiny_folder
+from tiger_jax.errors import UserError
+from tiger_jax.models.config import read_config
+from tiger_jax.models.interface import build_model
+from tiger_jax.training import run_folder
+from tiger_jax.weights.load import load_params
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(folder of a run that ended, model, its parameters)."""
+    folder = tmp_path_factory.mktemp("run")
+    model_folder = write_tiny_folder(folder / "model", "drafter")
+    model = build_model(read_config(model_folder))
+    params = jax.jit(model.init_params)(jax.random.key(1))
+    run_folder.export_params(params, model_folder, folder / "export")
+    return folder, model, params
+
+
+def test_an_export_is_a_checkpoint_folder_in_bfloat16(exported):
+    folder, model, params = exported
+    stored = load_params(folder / "export", model.config)
+    for got, want in zip(jax.tree.leaves(stored), jax.tree.leaves(params), strict=True):
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
+    assert (folder / "export" / "tokenizer.json").exists()
+
+
+def test_an_export_replaces_the_one_before(exported):
+    folder, model, params = exported
+    doubled = jax.tree.map(lambda x: 2 * x, params)
+    run_folder.export_params(doubled, folder / "model", folder / "twice")
+    run_folder.export_params(params, folder / "model", folder / "twice")
+    got = load_params(folder / "twice", model.config)["image_newline"]
+    np.testing.assert_array_equal(got, params["image_newline"].astype(jnp.bfloat16))
+    assert not (folder / "twice.partial").exists()
+
+
+def test_weights_to_start_from_are_chosen_by_path(exported):
+    folder, _, params = exported
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    got = run_folder.initial_params(folder, zeros, ("vision_tower/",))
+    flat = traverse_util.flatten_dict(got, sep="/")
+    taken = {path for path, leaf in flat.items() if (np.asarray(leaf, np.float32) != 0).any()}
+    assert taken
+    assert all(path.startswith("vision_tower/") for path in taken)
+
+
+def test_weights_of_another_model_are_refused(exported, tmp_path):
+    folder, _, _ = exported
+    model = build_model(read_config(write_tiny_folder(tmp_path, "verifier")))
+    params = model.abstract_params()
+    with pytest.raises(UserError, match=r"expected shape \(.*\), got"):
+        run_folder.initial_params(folder, params)
+    with pytest.raises(UserError, match="no weight matches 'tower/'"):
+        run_folder.initial_params(folder, params, ("tower/",))
+    with pytest.raises(UserError, match="expected a finished run or a folder with safetensors"):
+        run_folder.initial_params(tmp_path, params)
+
+
+def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
+    settings = {"steps": 10, "freeze": ("a",), "log_every": 5}
+    run_folder.open_run_folder(tmp_path, settings, resume=True)
+    (tmp_path / "checkpoints").mkdir()
+    run_folder.open_run_folder(tmp_path, settings | {"log_every": 1}, resume=True)
+    with pytest.raises(UserError, match=r"freeze was \['a'\], is \[\]; steps was 10, is 20"):
+        run_folder.open_run_folder(tmp_path, settings | {"steps": 20, "freeze": ()}, resume=True)
+    run_folder.open_run_folder(tmp_path, settings | {"steps": 20}, resume=False)
+    assert not (tmp_path / "checkpoints").exists()
