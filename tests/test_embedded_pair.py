@@ -43,8 +43,9 @@ def prompts(pipeline, scenes):
 def arrays(pipeline, prompts):
     """One shape for all batches of a size, so that a draft length compiles once."""
     batch = batch_prompts(prompts, pipeline.config, seq_bucket=384, tile_bucket=8)
-    return PromptArrays(*(jnp.asarray(x) for x in (batch.tokens, batch.lengths, batch.image_rows,
-    batch.tiles)))
+    return PromptArrays(
+        *(jnp.asarray(x) for x in (batch.tokens, batch.lengths, batch.image_rows, batch.tiles))
+    )
 
 
 def decode(pipeline, prompts, batch_size):
@@ -110,7 +111,9 @@ def test_the_drafter_is_worth_its_steps(pipeline, prompts):
     accepted = [
         length
         for start in range(0, 32, 4)
-        for output in pipeline.engine.run(arrays(pipeline, prompts[start : start + 4]),
-        options).outputs for length in output.accepted_lengths
+        for output in pipeline.engine.run(
+            arrays(pipeline, prompts[start : start + 4]), options
+        ).outputs
+        for length in output.accepted_lengths
     ]
     assert np.mean(accepted) > 1.5

@@ -15,9 +15,9 @@ from jaxtyping import Int32, UInt8
 from tiger_jax.data.scene_drawing import CELL, clutter, draw
 from tiger_jax.data.scene_language import (
     ANSWERS,
+    ASKED,
     COLORS,
     DIGITS,
-    ASKED,
     KINDS,
     QUESTIONS,
     SHAPES,
