@@ -1,4 +1,4 @@
-"""The model's ways through one set of weights agree with each other: branches, taps, padding.
+"""The model's ways through one set of weights agree with each other: packed texts, taps, padding.
 
 That they are right is for tests/parity to say; here nothing but this package is needed.
 """
@@ -106,25 +106,32 @@ def test_padding_on_the_right_changes_nothing(tiny, full_pass):
     assert np.array_equal(hidden[:, :7], padded[:, :7])
 
 
-def test_branches_equal_whole_sequences(tiny, full_pass):
-    """Training's pass: each branch as if prefix and branch were one sequence.
+def test_packed_texts_equal_whole_sequences(tiny, full_pass):
+    """Training's pass: each packed text as if the prefix and it were one sequence.
 
     Prefixes of other lengths share a batch; what stands behind them is padding.
     """
     model, params = tiny
-    lengths, branches, size = np.array([7, 4, 1]), 3, 5
-    prefix, tails = tokens(3, 7), tokens(3, branches, size, seed=1)
-    positions = jnp.asarray(lengths)[:, None, None] + jnp.arange(size)[None, None]
-    positions = jnp.broadcast_to(positions, tails.shape)
-    x = model.embed(params, tails.reshape(3, -1)).reshape(*tails.shape, 32)
-    hidden = jax.jit(model.branch)(
-        params, x, positions, model.embed(params, prefix), jnp.asarray(lengths)
+    lengths, texts, size = np.array([7, 4, 1]), 3, 5
+    prefix, tails = tokens(3, 7), tokens(3, texts * size, seed=1)
+    places = np.tile(np.arange(size), texts)
+    positions = jnp.asarray(lengths[:, None] + places[None], jnp.int32)
+    owner = np.repeat(np.arange(texts), size)
+    own = (owner[:, None] == owner[None]) & (places[:, None] >= places[None])
+    real = np.arange(7)[None] < lengths[:, None]
+    mask = np.concatenate(
+        [np.repeat(real[:, None], len(places), axis=1), np.repeat(own[None], 3, axis=0)], axis=2
     )
+    hidden = jax.jit(model.packed)(
+        params, model.embed(params, tails), positions, jnp.asarray(mask),
+        model.embed(params, prefix),
+    )  # fmt: skip
     for b, length in enumerate(lengths):
-        for n in range(branches):
-            whole = np.concatenate([prefix[b, :length], tails[b, n]])
+        for n in range(texts):
+            part = slice(n * size, (n + 1) * size)
+            whole = np.concatenate([prefix[b, :length], tails[b, part]])
             padded = np.pad(whole, (0, 12 - len(whole)))
             wanted, _, _ = full_pass(jnp.asarray(padded[None], jnp.int32))
             np.testing.assert_allclose(
-                hidden[b, n], wanted[0, length : length + size], atol=5e-6, rtol=0
+                hidden[b, part], wanted[0, length : length + size], atol=5e-6, rtol=0
             )

@@ -120,7 +120,7 @@ def _load_tokenizer(folder: Path):
 
 def _load_image_processor(folder: Path, config: LlavaNextConfig):
     """The Pillow class: it needs no torch and is the one that numpy code can equal."""
-    settings = read_json(folder / "preprocessor_config.json")
+    settings = _image_settings(folder)
     from transformers.models.llava_next.image_processing_pil_llava_next import (
         LlavaNextImageProcessorPil,
     )
@@ -134,6 +134,16 @@ def _load_image_processor(folder: Path, config: LlavaNextConfig):
             f"got size and crop_size {sorted(sides)}"
         )
     return processor
+
+
+def _image_settings(folder: Path) -> dict:
+    """preprocessor_config.json, or its place inside processor_config.json, as v5 saves it."""
+    path = folder / "preprocessor_config.json"
+    if not path.is_file() and (folder / "processor_config.json").is_file():
+        nested = read_json(folder / "processor_config.json").get("image_processor")
+        if isinstance(nested, dict):
+            return nested
+    return read_json(path)
 
 
 def _template_of_json(folder: Path) -> str | None:

@@ -89,12 +89,12 @@ class VisionLanguageModel:
         x = self.embed(params, tokens)
         return self._text(params, "extend", x, positions, cache, starts, mask, taps)
 
-    def branch(
-        self, params: Params, x: Float[Array, "B N T D"], positions: Int[Array, "B N T"],
-        prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
-    ) -> Float[Array, "B N T D"]:  # fmt: skip
-        """Hidden states of N branches over one shared prefix, for training."""
-        return self._text(params, "branch", x, positions, prefix, prefix_lengths)
+    def packed(
+        self, params: Params, x: Float[Array, "B L D"], positions: Int[Array, "B L"],
+        mask: Bool[Array, "B L PL"], prefix: Float[Array, "B P D"],
+    ) -> Float[Array, "B L D"]:  # fmt: skip
+        """Training pass: hidden states of many short texts that continue one prefix."""
+        return self._text(params, "packed", x, positions, mask, prefix)
 
     def logits(self, params: Params, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Scores over the vocabulary, float32."""

@@ -81,7 +81,6 @@ class LlavaNext(nn.Module):
         self.encode_images(tiles)
         tokens = jnp.zeros((1, 1), jnp.int32)
         words = self.language_model.embed_tokens(tokens)
-        hidden = self.language_model.branch(
-            words[:, None], tokens[:, None], words, jnp.ones((1,), jnp.int32)
-        )
+        everything = jnp.ones((1, 1, 2), bool)
+        hidden = self.language_model.packed(words, tokens, everything, words)
         self.language_model.logits(hidden)

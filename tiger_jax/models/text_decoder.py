@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from tiger_jax.models.config import TextConfig
 from tiger_jax.models.layers import Dense, Embedding, RMSNorm
 from tiger_jax.ops import rotary
-from tiger_jax.ops.attention import attend, attend_causal
+from tiger_jax.ops.attention import attend, attend_causal, attend_dense
 from tiger_jax.ops.kv_cache import KVCache, append_rows
 
 Rope = tuple[Array, Array]
@@ -142,34 +142,37 @@ class TextDecoder(nn.Module):
         hidden, tapped = self._run(x, positions, attention, taps)
         return hidden, _as_cache(stored), tapped
 
-    def branch(
-        self, x: Float[Array, "B N T D"], positions: Int[Array, "B N T"],
-        prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
-    ) -> Float[Array, "B N T D"]:  # fmt: skip
-        """Training pass: N branches of T tokens, each continuing one shared prefix, without a
-        cache.
+    def packed(
+        self, x: Float[Array, "B L D"], positions: Int[Array, "B L"],
+        mask: Bool[Array, "B L PL"], prefix: Float[Array, "B P D"],
+    ) -> Float[Array, "B L D"]:  # fmt: skip
+        """Training pass: L tokens of many short texts that continue one prefix, without a cache.
 
-        The prefix runs causally once; a branch sees the prefix and itself causally, never its
-        siblings. The result holds the branches' hidden states only.
+        The prefix runs causally, once; `mask` says what each of the L tokens sees of
+        [prefix | tokens]. Between the attentions all tokens of the batch form one row
+        [1, B * L, D]: the gradient of a kernel is then a plain matrix product instead of one that
+        sums over two axes.
         """
-        batch, branches, length, width = x.shape
-        prefix_positions = jnp.broadcast_to(
-            jnp.arange(prefix.shape[1], dtype=jnp.int32)[None], prefix.shape[:2]
-        )
-        prefix_rope = self._rope(prefix_positions)
-        rope = self._rope(positions.reshape(batch * branches, length))
-        mask = _branch_mask(prefix_lengths, prefix.shape[1], branches, length)
-        flat = x.reshape(batch * branches, length, width)
+        batch, size = prefix.shape[:2]
+        causal = jnp.tril(jnp.ones((size, size), bool))[None]
+        places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[None], (batch, size))
+        rope, prefix_rope = (self._rope(p.reshape(1, -1)) for p in (positions, places))
+
+        def by_row(heads: Array) -> Array:
+            return heads.reshape(batch, -1, *heads.shape[2:])
+
+        shape = x.shape
+        x, prefix = x.reshape(1, -1, shape[-1]), prefix.reshape(1, -1, shape[-1])
         for layer in self.layers:
-            queries, keys, values = layer.project(prefix, prefix_rope)
-            prefix = layer.finish(prefix, attend_causal(queries, keys, values))
-            own_queries, own_keys, own_values = layer.project(flat, rope)
-            keys, values = (
-                jnp.concatenate([jnp.repeat(shared, branches, axis=0), own], axis=1).swapaxes(1, 2)
-                for shared, own in ((keys, own_keys), (values, own_values))
-            )
-            flat = layer.finish(flat, attend(own_queries, keys, values, mask))
-        return self.final_norm(flat).reshape(x.shape)
+            queries, keys, values = map(by_row, layer.project(prefix, prefix_rope))
+            mixed = attend_dense(queries, keys, values, causal)
+            prefix = layer.finish(prefix, mixed.reshape(*prefix.shape[:2], -1))
+            own_queries, own_keys, own_values = map(by_row, layer.project(x, rope))
+            keys = jnp.concatenate([keys, own_keys], axis=1)
+            values = jnp.concatenate([values, own_values], axis=1)
+            mixed = attend_dense(own_queries, keys, values, mask)
+            x = layer.finish(x, mixed.reshape(*x.shape[:2], -1))
+        return self.final_norm(x).reshape(shape)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Scores over the vocabulary, float32."""
@@ -199,20 +202,3 @@ class TextDecoder(nn.Module):
 def _as_cache(stored: list[tuple[Array, Array]]) -> KVCache:
     keys, values = zip(*stored, strict=True)
     return KVCache(keys=keys, values=values)
-
-
-def _branch_mask(
-    prefix_lengths: Int[Array, "B"], prefix_size: int, branches: int, length: int
-) -> Bool[Array, "BN T PT"]:
-    """[prefix | branch]: the real prefix tokens, then the branch up to and including itself."""
-    real = jnp.arange(prefix_size)[None] < prefix_lengths[:, None]
-    real = jnp.repeat(real, branches, axis=0)[:, None]
-    shape = (real.shape[0], length)
-    causal = jnp.tril(jnp.ones((length, length), bool))[None]
-    return jnp.concatenate(
-        [
-            jnp.broadcast_to(real, (*shape, prefix_size)),
-            jnp.broadcast_to(causal, (*shape, length)),
-        ],
-        axis=-1,
-    )

@@ -15,16 +15,11 @@ sees when its question stands alone.
 
 from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.interface import VisionLanguageModel
-from tiger_jax.ops import rotary
-
-_MASKED = -1e30  # finite: a row that sees nothing gives a mean, not NaN
 
 
 def pack_rows(
@@ -71,54 +66,6 @@ def run_packed(
     positions: Int[Array, "B L"], segments: Int[Array, "B L"],
     prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
 ) -> Float[Array, "B L D"]:  # fmt: skip
-    """Hidden states (after the final norm) of the packed tokens; the prefix runs causally, once.
-
-    Between the attentions all tokens of the batch form one row [1, B * L, D]: the gradient of a
-    kernel is then a plain matrix product instead of one that sums over two axes.
-    """
-    text = model.config.text
-    batch, length, size = *x.shape[:2], prefix.shape[1]
-    mask = packed_mask(segments, prefix_lengths, size)
-    causal = jnp.tril(jnp.ones((size, size), bool))[None]
-    prefix_positions = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[None], (batch, size))
-
-    def tables(positions: Array) -> tuple[Array, Array]:
-        flat = positions.reshape(1, -1)
-        return rotary.rotary_tables(flat, text.head_dim, text.rope_theta, model.dtype)
-
-    def by_row(heads: Array) -> Array:
-        return heads.reshape(batch, -1, *heads.shape[2:])
-
-    def run(module: nn.Module, x: Array, prefix: Array) -> Array:
-        rope, prefix_rope = tables(positions), tables(prefix_positions)
-        for layer in module.language_model.layers:
-            queries, keys, values = map(by_row, layer.project(prefix, prefix_rope))
-            mixed = dense_attention(queries, keys, values, causal)
-            prefix = layer.finish(prefix, mixed.reshape(*prefix.shape[:2], -1))
-            own_queries, own_keys, own_values = map(by_row, layer.project(x, rope))
-            keys = jnp.concatenate([keys, own_keys], axis=1)
-            values = jnp.concatenate([values, own_values], axis=1)
-            mixed = dense_attention(own_queries, keys, values, mask)
-            x = layer.finish(x, mixed.reshape(*x.shape[:2], -1))
-        return module.language_model.final_norm(x)
-
-    rows = (x.reshape(1, batch * length, -1), prefix.reshape(1, batch * size, -1))
-    return model.module.apply({"params": params}, *rows, method=run).reshape(x.shape)
-
-
-def dense_attention(
-    queries: Float[Array, "B T H d"], keys: Float[Array, "B S K d"],
-    values: Float[Array, "B S K d"], mask: Bool[Array, "#B T S"],
-) -> Float[Array, "B T H d"]:  # fmt: skip
-    """Attention without a cache, in the form whose gradient is cheapest; softmax in float32.
-
-    The same function as ops.attention.attend, which is laid out for caches instead.
-    """
-    groups = queries.shape[2] // keys.shape[2]
-    if groups > 1:
-        keys, values = (jnp.repeat(x, groups, axis=2) for x in (keys, values))
-    queries, keys, values = (x.swapaxes(1, 2) for x in (queries, keys, values))
-    scores = (queries * queries.shape[-1] ** -0.5) @ keys.swapaxes(2, 3)
-    scores = jnp.where(mask[:, None], scores.astype(jnp.float32), _MASKED)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    return (weights @ values).swapaxes(1, 2)
+    """Hidden states (after the final norm) of the packed tokens; the prefix runs causally, once."""
+    mask = packed_mask(segments, prefix_lengths, prefix.shape[1])
+    return model.packed(params, x, positions, mask, prefix)
