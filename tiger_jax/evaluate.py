@@ -16,8 +16,9 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from tiger_jax import command_line
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import command_line, tables
+from tiger_jax.evaluation import tables
 
 TASKS = ("scenes", "peer_transformers")
 

@@ -148,15 +148,15 @@ class Pipeline:
         return self.engine.run(arrays, [p.options for p in prepared], update)
 
 
-def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[Prepared]]:
-    """Requests in groups of one prompt bucket, so that short prompts are not padded to long ones.
+def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[int]]:
+    """Indices of requests in groups of one prompt bucket: no short prompt is padded to a long one.
 
     Groups keep the order of the requests within a bucket.
     """
-    by_bucket: dict[int, list[Prepared]] = {}
-    for item in prepared:
+    by_bucket: dict[int, list[int]] = {}
+    for index, item in enumerate(prepared):
         bucket = round_up(len(item.inputs.tokens), SEQ_BUCKETS)
-        by_bucket.setdefault(bucket, []).append(item)
+        by_bucket.setdefault(bucket, []).append(index)
     for group in by_bucket.values():
         for start in range(0, len(group), batch_size):
             yield group[start : start + batch_size]

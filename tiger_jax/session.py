@@ -115,31 +115,29 @@ class Session:
     def answer(self, records: Records, show: Callable[[Answer], None] | None = None) -> dict:
         """Answer many requests in batches; a bad record only spoils its own answer."""
         answers: dict[int, Answer] = {}
-        prepared: list[Prepared] = []
-        order: dict[int, int] = {}
+        prepared: dict[int, Prepared] = {}
         for index, record in enumerate(records):
             try:
                 if isinstance(record, RecordError):
                     raise UserError(f"line {record.line}: {record.message}")
-                prepared.append(self.pipeline.prepare(record, self.settings.options))
-                order[id(prepared[-1])] = index
+                prepared[index] = self.pipeline.prepare(record, self.settings.options)
             except UserError as error:
                 answers[index] = Answer(record.id, error=str(error))
                 if show:
                     show(answers[index])
-        groups = list(batches(prepared, self.settings.batch_size))
-        rounds: list[list[int]] = []
-        for number, group in enumerate(groups):
-            done = self._timed(group)
-            for item, output in zip(group, done.outputs, strict=True):
-                index = order[id(item)]
-                answers[index] = Answer(item.request.id, output)
-                rounds.append(output.accepted_lengths)
+        places = list(prepared)
+        items = list(prepared.values())
+        for group in batches(items, self.settings.batch_size):
+            outputs = self._timed([items[i] for i in group]).outputs
+            for i, output in zip(group, outputs, strict=True):
+                answers[places[i]] = Answer(items[i].request.id, output)
                 if show:
-                    show(answers[index])
-            if self._calibrating and sum(map(len, groups[: number + 1])) >= CALIBRATION_REQUESTS:
-                self._choose_draft_length(group, statistics.pool(rounds, 0))
-        return self._report([answers[i] for i in sorted(answers)], prepared)
+                    show(answers[places[i]])
+            done = [answer.output for answer in answers.values() if answer.output]
+            if self._calibrating and len(done) >= CALIBRATION_REQUESTS:
+                seen = statistics.pool([output.accepted_lengths for output in done], 0)
+                self._choose_draft_length([items[i] for i in group], seen)
+        return self._report([answers[i] for i in sorted(answers)], items)
 
     @property
     def _calibrating(self) -> bool:

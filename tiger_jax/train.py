@@ -7,16 +7,16 @@ Ctrl-C and SIGTERM save a checkpoint and exit.
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_collections
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags, logging
 
+from tiger_jax import command_line, runtime
 from tiger_jax.data import mixtures, scene_drawing, scene_folder, scene_language, scenes
 from tiger_jax.data.processor import Processor
 from tiger_jax.errors import UserError
@@ -233,23 +233,23 @@ def _check_config(config) -> None:
         raise UserError(f"train: expected one process, got {jax.process_count()}")
 
 
-def main(argv: list[str]) -> int:
-    """Entry point behind absl: 0 = done or stopped cleanly, 1 = diverged, 2 = bad input."""
-    if len(argv) > 1:
-        print(f"train: unexpected argument {argv[1]!r}", file=sys.stderr)
-        return 2
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: 0 done or stopped cleanly, 1 diverged, 2 bad input."""
+    argv = sys.argv[1:] if argv is None else argv
     logging.set_verbosity(logging.WARNING)
+    flags.FLAGS.mark_as_parsed()  # grain's worker processes ask for it
     try:
-        train(_CONFIG.value)
+        if command_line.wants_help(argv):
+            print(command_line.help_text(argv, __doc__))
+            return 0
+        config = command_line.parse(argv)
+        runtime.configure()
+        train(config)
     except (UserError, loop.NonFiniteLoss) as error:
-        print(f"train: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     return 0
 
 
 if __name__ == "__main__":
-    _CONFIG = config_flags.DEFINE_config_file(
-        "config", None, "Python file with get_config(), such as configs/sft.py.", lock_config=True
-    )
-    flags.mark_flag_as_required("config")
-    app.run(main)
+    sys.exit(main())

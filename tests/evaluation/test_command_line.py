@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from tiger_jax import evaluate
+from tiger_jax import command_line, evaluate
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import command_line
 
 SCENES = "configs/eval/scenes.py"
 PEER = "configs/eval/peer_transformers.py"

@@ -26,13 +26,14 @@ def test_bad_input_is_one_line_and_code_two(tmp_path):
                    f"--config.run_dir={tmp_path}", "--config.tower_from=")  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "train: warmup: expected fewer warm-up steps than the 5 steps of the run, got 100"
+        "error: warmup: expected fewer warm-up steps than the 5 steps of the run, got 100"
     ]
 
 
 def test_an_unknown_field_is_an_error():
     done = command("--config", "configs/sft.py", "--config.stepz=5")
-    assert done.returncode != 0
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
     assert "stepz" in done.stderr
 
 

@@ -9,6 +9,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +134,7 @@ def _propose_many(
 ) -> Array:  # fmt: skip
     """STEPS proposals, each from the last token of the one before."""
 
-    def body(_: Array, carry: tuple[Array, DecodeState]) -> tuple[Array, DecodeState]:
+    def body(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         pending, inner = carry
         context = RoundContext(
             pending=pending, previous=state.previous, lengths=state.lengths,
@@ -153,7 +154,7 @@ def _verify_many(
     mask = chain_mask(state.lengths, tokens, state.cache.capacity)
     positions = state.lengths[:, None] + jnp.arange(tokens)[None]
 
-    def body(_: Array, carry: tuple[Array, object]) -> tuple[Array, object]:
+    def body(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         block, cache = carry
         hidden, cache, _ = model.extend(params, block, positions, cache, state.lengths, mask)
         return jnp.argmax(model.logits(params, hidden), axis=-1).astype(jnp.int32), cache

@@ -15,12 +15,12 @@ from typing import Any
 
 import jax
 
+from tiger_jax.command_line import check_at_least, check_subset
 from tiger_jax.data.scene_language import KINDS
 from tiger_jax.decoding import costs
 from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import bandwidth, peer_report, random_pair, scene_prompts, speed
-from tiger_jax.evaluation.command_line import check_at_least, check_subset
 from tiger_jax.evaluation.scene_prompts import SceneQuestion
 from tiger_jax.evaluation.speed import Decoder, Timing
 from tiger_jax.pipeline import TINY_LLAVA, Pipeline, Prepared

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 
 from tiger_jax import runtime
+from tiger_jax.command_line import check_at_least, check_subset
 from tiger_jax.data.scene_language import KINDS
 from tiger_jax.decoding import costs
 from tiger_jax.decoding.engine import BatchOutput, Options, Output
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import scene_prompts, scene_report
-from tiger_jax.evaluation.command_line import check_at_least, check_subset
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.evaluation.scene_prompts import SceneQuestion
 from tiger_jax.pipeline import TINY_LLAVA, Pipeline, Prepared, batches
@@ -153,13 +153,13 @@ def _decode_cell(
         )
         for number, question in enumerate(asked)
     ]  # fmt: skip
-    by_prompt = {id(item): question for item, question in zip(prepared, asked, strict=True)}
     cell = Cell(key)
     groups = list(batches(prepared, config.batch_size))
     for group in groups:
-        _add_batch(cell, [by_prompt[id(p)] for p in group], group, decoders, config.batch_size)
+        items = [prepared[i] for i in group]
+        _add_batch(cell, [asked[i] for i in group], items, decoders, config.batch_size)
         counter.add(len(group))
-    return cell, groups[0]
+    return cell, [prepared[i] for i in groups[0]]
 
 
 def _add_batch(

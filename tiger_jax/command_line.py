@@ -34,7 +34,7 @@ def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
         UserError: no config file, one that cannot be read, an unknown field, a value that does not
             fit its field, or an argument that is none of these.
     """
-    line = ["evaluate", *argv]
+    line = ["tiger_jax", *argv]
     values = flags.FlagValues()
     holder = config_flags.DEFINE_config_file(
         "config", None, "", flag_values=values, lock_config=True, sys_argv=line
@@ -47,7 +47,7 @@ def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
     except Exception as error:  # the file is a program, and the flag library raises many kinds
         raise UserError(f"{path}: {_one_line(error)}") from error
     if rest[1:]:
-        raise UserError(f"evaluate: unexpected argument {rest[1]!r}")
+        raise UserError(f"unexpected argument {rest[1]!r}")
     return holder.value
 
 
@@ -73,7 +73,7 @@ def _config_path(argv: Sequence[str]) -> str:
         if name in ("--config", "-config"):
             path = value if equals else "".join(argv[position + 1 : position + 2])
     if not path:
-        raise UserError("--config: expected a Python file such as configs/eval/scenes.py, got none")
+        raise UserError("--config: expected a Python file such as configs/sft.py, got none")
     if not Path(path.partition(":")[0]).is_file():
         raise UserError(f"{path}: expected a config file, found none there")
     return path
