@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from tiger_jax.errors import UserError
+from tiger_jax.models.interface import build_model
 from tiger_jax.sharding.mesh import make_mesh
 from tiger_jax.sharding.rules import LLAVA_NEXT_RULES
+from tiger_jax.testing.tiny import tiny_config
 from tiger_jax.training import train_state
 from tiger_jax.training.checkpoint import RunCheckpoints, check_writable
 from tiger_jax.training.optimizer import OptimizerSettings, make_optimizer
@@ -83,9 +85,6 @@ def test_a_save_that_was_cut_off_does_not_count(tiny, one_device, tmp_path):
 
 
 def test_another_model_is_refused_in_one_line(tiny, one_device, tmp_path):
-    from tiger_jax.models.interface import build_model
-    from tiger_jax.testing.tiny import tiny_config
-
     model, _ = tiny
     checkpoints = RunCheckpoints(tmp_path)
     checkpoints.save(5, fresh(model, one_device), {})

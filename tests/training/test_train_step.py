@@ -7,7 +7,7 @@ import pytest
 from flax import traverse_util
 from sft_batches import sft_batch
 
-from tiger_jax.sharding.rules import LLAVA_NEXT_RULES
+from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, ParamRule
 from tiger_jax.training import sft_step, train_state, train_step
 from tiger_jax.training.optimizer import OptimizerSettings, frozen_mask, make_optimizer
 
@@ -28,46 +28,50 @@ def one_picture(batch: sft_step.PackedBatch, index: int) -> sft_step.PackedBatch
     )
 
 
-def test_eight_batches_of_one_are_one_batch_of_eight(tiny, one_device):
-    """Gradients to 1e-6; means of means, the usual mistake (B18), would be seen."""
-    model, _ = tiny
-    optimizer = make_optimizer(SETTINGS)
-    step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer)
-    batch = sft_batch(0, LENGTHS)
-    singles = [one_picture(batch, index) for index in range(8)]
-    state = train_state.create_state(model.init_params, optimizer, 0, one_device, LLAVA_NEXT_RULES)
-    whole = step.start(state, batch)
-    parts = step.start(state, singles[0])
-    for single in singles[1:]:
-        parts = step.add(state, parts, single)
-    assert float(parts.weight) == float(whole.weight)
-    assert int(parts.micro) == 8
-    scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(whole.gradients))
-    for got, want in zip(
-        jax.tree.leaves(parts.gradients), jax.tree.leaves(whole.gradients), strict=True
-    ):
-        np.testing.assert_allclose(got, want, atol=1e-6 * scale)
-    losses = [step.start(state, single) for single in singles]
-    wrong = np.mean([float(s.metrics["loss"][0] / s.weight) for s in losses])
-    right = float(whole.metrics["loss"][0] / whole.weight)
-    assert abs(wrong - right) > 1e-3
-
-
-def test_update_is_the_same_with_and_without_accumulation(tiny, one_device):
-    """To a tenth of the step size: Adam's first step is the sign of rounding where g is tiny."""
+@pytest.fixture(scope="module")
+def both_ways(tiny, one_device):
+    """(make_state, train step, sums of one batch of eight, sums and losses of eight of one)."""
     model, _ = tiny
     optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-4, steps=10))
     step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer)
-    batch = sft_batch(0, LENGTHS)
-    results = []
-    for batches in ([batch], [one_picture(batch, index) for index in range(8)]):
-        state = train_state.create_state(
+
+    def make_state():
+        return train_state.create_state(
             model.init_params, optimizer, 0, one_device, LLAVA_NEXT_RULES
         )
-        state, metrics = step(state, batches)
-        assert int(state.step) == 1
-        results.append((state.params, metrics))
-    flat = [traverse_util.flatten_dict(params, sep="/") for params, _ in results]
+
+    state, batch = make_state(), sft_batch(0, LENGTHS)
+    singles = [one_picture(batch, index) for index in range(8)]
+    parts = step.start(state, singles[0])
+    losses = [float(parts.metrics["loss"][0] / parts.weight)]
+    for single in singles[1:]:
+        before = parts.metrics["loss"][0], parts.weight
+        before = tuple(map(float, before))  # the sums are donated to the next call
+        parts = step.add(state, parts, single)
+        added = float(parts.metrics["loss"][0]) - before[0]
+        losses.append(added / (float(parts.weight) - before[1]))
+    return make_state, step, step.start(state, batch), parts, losses
+
+
+def test_eight_batches_of_one_are_one_batch_of_eight(both_ways):
+    """Gradients to 1e-6; means of means, the usual mistake (B18), would be seen."""
+    _, _, whole, parts, losses = both_ways
+    assert float(parts.weight) == float(whole.weight)
+    assert int(parts.micro) == 8
+    scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(whole.gradients))
+    pairs = zip(jax.tree.leaves(parts.gradients), jax.tree.leaves(whole.gradients), strict=True)
+    for got, want in pairs:
+        np.testing.assert_allclose(got, want, atol=1e-6 * scale)
+    right = float(whole.metrics["loss"][0] / whole.weight)
+    assert abs(np.mean(losses) - right) > 1e-3
+
+
+def test_update_is_the_same_with_and_without_accumulation(both_ways):
+    """To a tenth of the step size: Adam's first step is the sign of rounding where g is tiny."""
+    make_state, step, whole, parts, _ = both_ways
+    results = [step.apply(make_state(), sums) for sums in (whole, parts)]
+    assert [int(state.step) for state, _ in results] == [1, 1]
+    flat = [traverse_util.flatten_dict(state.params, sep="/") for state, _ in results]
     for path in flat[0]:
         # A key bias shifts all scores of a query alike: its gradient is rounding, and Adam
         # makes a whole step of it.
@@ -88,7 +92,7 @@ def test_every_micro_batch_of_every_step_has_its_own_key(one_device):
     optimizer = make_optimizer(SETTINGS)
     state = train_state.create_state(
         lambda key: {"kernel": jax.random.normal(key, (2,))}, optimizer, 0, one_device,
-        (train_step_rule(),),
+        (ParamRule("kernel", (None,)),),
     )  # fmt: skip
     step = train_step.make_train_step(loss, optimizer)
     first_key = np.asarray(state.key)
@@ -97,12 +101,6 @@ def test_every_micro_batch_of_every_step_has_its_own_key(one_device):
     jax.effects_barrier()
     assert len(seen) == len(set(seen)) == 4
     np.testing.assert_array_equal(state.key, first_key)
-
-
-def train_step_rule():
-    from tiger_jax.sharding.rules import ParamRule
-
-    return ParamRule("kernel", (None,))
 
 
 def test_frozen_weights_get_no_gradient(tiny, one_device):

@@ -65,7 +65,7 @@ class VLMDrafter:
     def propose(
         self, params: Params, state: KVCache, context: RoundContext, mode: SamplingMode
     ) -> tuple[DraftTree, KVCache]:
-        """Draft token by token; the loop ends early when no row goes on."""
+        """Draft token by token; with a confidence the loop ends early when no row goes on."""
         draft = self._start(params, state, context, mode)
 
         def going(draft: _Draft) -> Array:
@@ -75,7 +75,13 @@ class VLMDrafter:
             return self._add_token(self._advance(params, draft, context), context, mode)
 
         # The last token needs no successor, so the first draw stands before the loop.
-        draft = lax.while_loop(going, step, self._add_token(draft, context, mode))
+        draft = self._add_token(draft, context, mode)
+        if self.confidence > 0:
+            draft = lax.while_loop(going, step, draft)
+        else:
+            # A loop inside the loop of rounds costs more than the small steps themselves.
+            for _ in range(self.draft_length - 1):
+                draft = step(draft)
         return draft_tree.chain(draft.tokens, draft.valid, draft.laws), draft.cache
 
     def observe(self, params: Params, state: KVCache, commit: Commit) -> KVCache:
