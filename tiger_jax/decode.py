@@ -1,8 +1,9 @@
 """Answer questions about pictures by speculative decoding.
 
     python -m tiger_jax.decode
-    python -m tiger_jax.decode --image photo.jpg --prompt "What is this?" --verifier DIR --drafter
-    DIR python -m tiger_jax.decode --requests questions.jsonl --report answers.json --batch-size 4
+    python -m tiger_jax.decode --image photo.jpg --prompt "What is this?" \\
+        --verifier DIR --drafter DIR
+    python -m tiger_jax.decode --requests questions.jsonl --report answers.json --batch-size 4
 
 Without arguments: the embedded pair looks at an embedded picture, streams its answer, and is
 compared with plain decoding of the same verifier.

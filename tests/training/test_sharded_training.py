@@ -33,15 +33,15 @@ def train(model, mesh):
 
 
 @pytest.fixture(scope="module")
-def alone(tiny, one_device):
-    state, losses = train(tiny[0], one_device)
+def alone(shallow, one_device):
+    state, losses = train(shallow, one_device)
     return traverse_util.flatten_dict(jax.device_get(state.params), sep="/"), losses
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1), (2, 2, 2)])
-def test_a_mesh_changes_nothing_but_the_place(tiny, alone, shape):
+def test_a_mesh_changes_nothing_but_the_place(shallow, alone, shape):
     mesh = make_mesh(dict(zip(("data", "fsdp", "tensor"), shape, strict=True)))
-    state, losses = train(tiny[0], mesh)
+    state, losses = train(shallow, mesh)
     params, expected = alone
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     for path, leaf in traverse_util.flatten_dict(state.params, sep="/").items():

@@ -29,18 +29,14 @@ def one_picture(batch: sft_step.PackedBatch, index: int) -> sft_step.PackedBatch
 
 
 @pytest.fixture(scope="module")
-def both_ways(tiny, one_device):
-    """(make_state, train step, sums of one batch of eight, sums and losses of eight of one)."""
-    model, _ = tiny
+def both_ways(shallow, one_device):
+    """(state, train step, sums of one batch of eight, sums and losses of eight of one)."""
     optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-4, steps=10))
-    step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer)
-
-    def make_state():
-        return train_state.create_state(
-            model.init_params, optimizer, 0, one_device, LLAVA_NEXT_RULES
-        )
-
-    state, batch = make_state(), sft_batch(0, LENGTHS)
+    step = train_step.make_train_step(sft_step.make_sft_loss(shallow), optimizer)
+    state = train_state.create_state(
+        shallow.init_params, optimizer, 0, one_device, LLAVA_NEXT_RULES
+    )
+    batch = sft_batch(0, LENGTHS)
     singles = [one_picture(batch, index) for index in range(8)]
     parts = step.start(state, singles[0])
     losses = [float(parts.metrics["loss"][0] / parts.weight)]
@@ -50,7 +46,7 @@ def both_ways(tiny, one_device):
         parts = step.add(state, parts, single)
         added = float(parts.metrics["loss"][0]) - before[0]
         losses.append(added / (float(parts.weight) - before[1]))
-    return make_state, step, step.start(state, batch), parts, losses
+    return state, step, step.start(state, batch), parts, losses
 
 
 def test_eight_batches_of_one_are_one_batch_of_eight(both_ways):
@@ -68,8 +64,9 @@ def test_eight_batches_of_one_are_one_batch_of_eight(both_ways):
 
 def test_update_is_the_same_with_and_without_accumulation(both_ways):
     """To a tenth of the step size: Adam's first step is the sign of rounding where g is tiny."""
-    make_state, step, whole, parts, _ = both_ways
-    results = [step.apply(make_state(), sums) for sums in (whole, parts)]
+    state, step, whole, parts, _ = both_ways
+    copies = [jax.tree.map(jnp.copy, state) for _ in range(2)]  # a step donates its state
+    results = [step.apply(*pair) for pair in zip(copies, (whole, parts), strict=True)]
     assert [int(state.step) for state, _ in results] == [1, 1]
     flat = [traverse_util.flatten_dict(state.params, sep="/") for state, _ in results]
     for path in flat[0]:
@@ -103,12 +100,13 @@ def test_every_micro_batch_of_every_step_has_its_own_key(one_device):
     np.testing.assert_array_equal(state.key, first_key)
 
 
-def test_frozen_weights_get_no_gradient(tiny, one_device):
-    model, _ = tiny
+def test_frozen_weights_get_no_gradient(shallow, one_device):
     optimizer = make_optimizer(SETTINGS)
-    state = train_state.create_state(model.init_params, optimizer, 0, one_device, LLAVA_NEXT_RULES)
+    state = train_state.create_state(
+        shallow.init_params, optimizer, 0, one_device, LLAVA_NEXT_RULES
+    )
     frozen = frozen_mask(state.params, ("vision_tower/",))
-    step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer, frozen)
+    step = train_step.make_train_step(sft_step.make_sft_loss(shallow), optimizer, frozen)
     gradients = step.start(state, sft_batch(0, [[4, 5]])).gradients
     assert all((g == 0).all() for g in jax.tree.leaves(gradients["vision_tower"]))
     assert (gradients["projector"]["linear_1"]["kernel"] != 0).any()
