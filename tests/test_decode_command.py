@@ -117,7 +117,7 @@ def test_requests_file_with_bad_records(pair, tmp_path, capsys):
         (["--draft-length", "fast"], "--draft-length: expected a number or auto, got 'fast'"),
         (["--requests", "none.jsonl"], "none.jsonl: expected a JSON Lines file"),
         (["--requests", "x.jsonl", "--prompt", "y"], "--requests: expected it alone"),
-        (["--temperature", "-1"], "temperature: expected a value >= 0, got -1.0"),
+        (["--temperature", "-1"], "temperature: expected a value 0, or in 0.001..1000, got -1.0"),
         (["--report", "/nowhere/r.json"], "--report: expected a writable folder, got /nowhere"),
         (["--stop", ""], "--stop: expected a text"),
         (["--batch-size", "0"], "--batch-size: expected at least 1, got 0"),

@@ -48,8 +48,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     how = parser.add_argument_group("how")
     how.add_argument("--max-new-tokens", type=int, default=128)
     how.add_argument("--draft-length", default="5", metavar="N|auto",
-                     help="most tokens drafted a round (default 5); 'auto' picks it from measured "
-                          "c, v and acceptance, 0 turns speculation off")  # fmt: skip
+                     help="most tokens drafted a round (default 5); 'auto' picks it from c, v and "
+                          "acceptance measured on the first of --requests; 0: no drafting")  # fmt:
+                          skip
     how.add_argument(
         "--draft-confidence",
         type=float,
@@ -102,7 +103,7 @@ def _run(args: argparse.Namespace) -> int:
     from tiger_jax import session
     from tiger_jax.pipeline import TINY_LLAVA
 
-    demo = not (args.image or args.prompt or args.requests or args.verifier)
+    demo = not (args.image or args.requests or args.verifier) and args.prompt is None
     verifier = args.verifier or TINY_LLAVA / "verifier"
     drafter = args.drafter or (None if args.verifier else TINY_LLAVA / "drafter")
     run = session.Session(
@@ -125,11 +126,12 @@ def _run(args: argparse.Namespace) -> int:
         show = None if args.quiet else session.print_answer
         report = run.answer(records, show=show)
     else:
-        images = args.image or ([str(TINY_LLAVA / "demo.png")] if demo or not args.prompt else [])
-        prompt = args.prompt or DEMO_PROMPT
+        images = args.image or ([str(TINY_LLAVA / "demo.png")] if args.prompt is None else [])
+        prompt = DEMO_PROMPT if args.prompt is None else args.prompt
         if not args.quiet:
             print(f"{', '.join(images) or 'no picture'}\n> {prompt}", flush=True)
-        report = run.answer_one(images, prompt, stream=session.Stream(began, quiet=args.quiet))
+        stream = session.Stream(began, tuple(args.stop), quiet=args.quiet)
+        report = run.answer_one(images, prompt, stream)
     if args.report:
         Path(args.report).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if not args.quiet:
@@ -140,7 +142,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """What can be refused before anything is loaded."""
-    if args.requests and (args.image or args.prompt):
+    if args.requests and (args.image or args.prompt is not None):
         raise UserError("--requests: expected it alone, got --image or --prompt beside it")
     if args.draft_length != AUTO and not args.draft_length.isdecimal():
         raise UserError(f"--draft-length: expected a number or auto, got {args.draft_length!r}")
@@ -154,6 +156,9 @@ def _check(args: argparse.Namespace) -> None:
         folder = Path(args.report).resolve().parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise UserError(f"--report: expected a writable folder, got {folder}")
+        target = Path(args.report)
+        if target.is_dir() or (target.exists() and not os.access(target, os.W_OK)):
+            raise UserError(f"--report: expected a writable file, got {target}")
     if args.requests and not Path(args.requests).is_file():
         raise UserError(
             f"{args.requests}: expected a JSON Lines file of requests, found none there"

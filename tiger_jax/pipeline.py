@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from tiger_jax.data import images as image_files
 from tiger_jax.data.batches import (
     SEQ_BUCKETS,
+    TILE_BUCKETS,
     PromptInputs,
     batch_prompts,
     make_prompt,
@@ -111,9 +112,14 @@ class Pipeline:
         Raises:
             UserError: an unreadable picture, counts that do not agree, a prompt that is too long.
         """
+        try:
+            request.prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(f"prompt: expected valid Unicode text ({error.reason})") from None
         pictures = [image_files.load_image(path) for path in request.images]
         text = build_prompt(self.processor, request.prompt, len(pictures))
-        inputs = make_prompt(self.processor, self.config, text, pictures)
+        limit = min(self.config.text.max_positions, SEQ_BUCKETS[-1])
+        inputs = make_prompt(self.processor, self.config, text, pictures, max_length=limit)
         given = {
             field.name: getattr(request, field.name)
             for field in dataclasses.fields(Options)
@@ -151,15 +157,22 @@ class Pipeline:
 def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[int]]:
     """Indices of requests in groups of one prompt bucket: no short prompt is padded to a long one.
 
-    Groups keep the order of the requests within a bucket.
+    Groups keep the order of the requests within a bucket, and hold no more tiles than a batch may.
     """
     by_bucket: dict[int, list[int]] = {}
     for index, item in enumerate(prepared):
         bucket = round_up(len(item.inputs.tokens), SEQ_BUCKETS)
         by_bucket.setdefault(bucket, []).append(index)
-    for group in by_bucket.values():
-        for start in range(0, len(group), batch_size):
-            yield group[start : start + batch_size]
+    for members in by_bucket.values():
+        group, tiles = [], 0
+        for index in members:
+            own = len(prepared[index].inputs.tiles)
+            if group and (len(group) == batch_size or tiles + own > TILE_BUCKETS[-1]):
+                yield group
+                group, tiles = [], 0
+            group.append(index)
+            tiles += own
+        yield group
 
 
 def check_pair(

@@ -18,6 +18,8 @@ def configure() -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "tiger_jax" / "xla"))
+    # float32 means float32: GPUs would round its products to TF32, and near ties would flip.
+    jax.config.update("jax_default_matmul_precision", "highest")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 
 import tiger_jax
 from tiger_jax import runtime
 from tiger_jax.data.records import RecordError, Request, read_requests
 from tiger_jax.decoding import costs, statistics
 from tiger_jax.decoding.engine import BatchOutput, Options, compiles
+from tiger_jax.decoding.stopping import cut_text
 from tiger_jax.errors import UserError
 from tiger_jax.pipeline import Answer, Pipeline, Prepared, batches
 
@@ -46,30 +48,37 @@ class Tally:
     plain_prefill_seconds: float = 0.0
     plain_decode_seconds: float = 0.0
     identical: bool | None = None
+    compiled: bool = False
+    """Whether the times hold compilation."""
 
-    def add_plain(self, plain: BatchOutput, timed: BatchOutput, same: bool) -> None:
+    def add_plain(self, plain: BatchOutput, timed: BatchOutput, same: bool | None) -> None:
         """Add a warmed-up pair of runs of one batch."""
         self.plain_prefill_seconds += plain.prefill_seconds
         self.plain_decode_seconds += plain.decode_seconds
         self.prefill_seconds += timed.prefill_seconds
         self.decode_seconds += timed.decode_seconds
-        self.identical = same if self.identical is None else self.identical and same
+        if same is not None:
+            self.identical = same and self.identical is not False
 
 
 class Stream:
     """Prints an answer while it grows."""
 
-    def __init__(self, began: float, quiet: bool) -> None:
+    def __init__(self, began: float, stops: tuple[str, ...] = (), *, quiet: bool = False) -> None:
         self._began = began
+        self._stops = stops
         self._quiet = quiet
         self._printed = ""
         self.first_token_seconds: float | None = None
 
     def update(self, text: str) -> None:
-        """Print what is new; a text whose last character is still incomplete waits."""
+        """Print what is new and sure to stay: no half character, no trailing space, and nothing
+        that could be the start of a stop string."""
         if self.first_token_seconds is None:
             self.first_token_seconds = time.perf_counter() - self._began
-        text = text.lstrip()
+        text = cut_text(text, self._stops)
+        held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        text = text[: len(text) - held].strip()
         if self._quiet or text.endswith("\ufffd") or not text.startswith(self._printed):
             return
         print(text[len(self._printed) :], end="", flush=True)
@@ -98,9 +107,14 @@ class Session:
             self.pipeline = self.pipeline.plain()
         self._tally = Tally()
         self._costs: costs.Costs | None = None
+        self._rounds: list[list[int]] = []
+        """Accepted lengths of the answers at the present draft length."""
+        self._calibration: dict | None = None
 
     def answer_one(self, images: list[str], prompt: str, stream: Stream) -> dict:
         """Answer one request, streaming; unlike in a file of requests, its fault ends the run."""
+        if self.settings.draft_length is None:  # one request leaves nothing to calibrate for
+            self.pipeline = self.pipeline.with_draft_length(Settings.draft_length)
         request = Request(id="1", prompt=prompt, images=tuple(images))
         prepared = self.pipeline.prepare(request, self.settings.options)
 
@@ -108,6 +122,7 @@ class Session:
             stream.update(self.pipeline.processor.decode(tokens))
 
         output = self._timed([prepared], update)
+        self._rounds.append(output.outputs[0].accepted_lengths)
         stream.end(output.outputs[0].text)
         report = self._report([Answer("1", output.outputs[0])], [prepared])
         return report | {"first_token_seconds": stream.first_token_seconds}
@@ -131,12 +146,11 @@ class Session:
             outputs = self._timed([items[i] for i in group]).outputs
             for i, output in zip(group, outputs, strict=True):
                 answers[places[i]] = Answer(items[i].request.id, output)
+                self._rounds.append(output.accepted_lengths)
                 if show:
                     show(answers[places[i]])
-            done = [answer.output for answer in answers.values() if answer.output]
-            if self._calibrating and len(done) >= CALIBRATION_REQUESTS:
-                seen = statistics.pool([output.accepted_lengths for output in done], 0)
-                self._choose_draft_length([items[i] for i in group], seen)
+            if self._calibrating and len(self._rounds) >= CALIBRATION_REQUESTS:
+                self._choose_draft_length([items[i] for i in group])
         return self._report([answers[i] for i in sorted(answers)], items)
 
     @property
@@ -156,17 +170,21 @@ class Session:
         if not self.settings.compare:
             self._tally.prefill_seconds += output.prefill_seconds
             self._tally.decode_seconds += output.decode_seconds
+            self._tally.compiled |= output.compiled
             return output
         plain = _warm(self.pipeline.plain(), group, size)
         timed = _warm(self.pipeline, group, size)
-        same = [o.tokens for o in plain.outputs] == [o.tokens for o in output.outputs]
-        self._tally.add_plain(plain, timed, same)
+        # Above temperature 0 the law is the same, the draws are not: there is nothing to compare.
+        greedy = [i for i, item in enumerate(group) if item.options.temperature == 0]
+        same = all(plain.outputs[i].tokens == output.outputs[i].tokens for i in greedy)
+        self._tally.add_plain(plain, timed, same if greedy else None)
         return output
 
-    def _choose_draft_length(self, group: list[Prepared], seen: statistics.Acceptance) -> None:
+    def _choose_draft_length(self, group: list[Prepared]) -> None:
         """Pick the draft length with the best predicted speed; none if plain decoding wins."""
         arrays = self.pipeline.arrays([p.inputs for p in group], self.settings.batch_size)
         options = [p.options for p in group]
+        seen = statistics.pool(self._rounds, 0)
         self._costs = costs.measure(self.pipeline.engine, arrays, options)
         v = costs.verification_costs(self.pipeline.engine, arrays, options, MEASURED_LENGTHS)
         best, speedup = statistics.best_draft_length(seen, self._costs.c, v)
@@ -174,13 +192,19 @@ class Session:
             f"draft length {best} (predicted speedup {speedup:.2f} at c {self._costs.c:.3f}, "
             f"v {v.get(best, 1.0):.2f})", file=sys.stderr,
         )  # fmt: skip
+        self._calibration = {
+            "draft_length": CALIBRATION_LENGTH, "A": seen.mean, "requests": len(self._rounds),
+            "c": self._costs.c, "v": {str(length): cost for length, cost in v.items()},
+            "chosen": best, "predicted_speedup": speedup,
+        }  # fmt: skip
+        self._rounds = []
         self.pipeline = self.pipeline.with_draft_length(best)
 
     def _report(self, answers: list[Answer], prepared: list[Prepared]) -> dict:
         """Everything counted and timed in this run; null where it was not measured."""
         tally, outputs = self._tally, [a.output for a in answers if a.output]
         seen = statistics.pool(
-            [o.accepted_lengths for o in outputs] if self._speculative else [],
+            self._rounds if self._speculative else [],
             sum(len(o.tokens) for o in outputs),
         )
         measured = self._measured_costs(prepared)
@@ -194,6 +218,9 @@ class Session:
             **{f"p_ge_{n}": seen.share_at_least(n) for n in (2, 4, 8)},
             "draft_length": self.pipeline.engine.drafter.draft_length if self._speculative else 0,
             "batch_size": self.settings.batch_size,
+            "calibration": self._calibration,
+            "dtype": str(jnp.dtype(self.pipeline.engine.model.dtype)),
+            "times_include_compilation": tally.compiled,
             "c": measured.c if measured else None,
             "v": measured.v if measured else None,
             "predicted_speedup": None,
@@ -229,6 +256,12 @@ class Session:
         return costs.measure(self.pipeline.engine, arrays, [p.options for p in group])
 
 
+def _overlap(text: str, stop: str) -> int:
+    """How much of the end of `text` is the start of `stop`."""
+    sizes = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(stop[:size])), 0)
+
+
 def read_records(path: str) -> list[Request | RecordError]:
     """Requests of a JSON Lines file, image paths taken relative to it."""
     folder = Path(path).parent
@@ -260,6 +293,8 @@ def summary(report: dict) -> str:
             f"   P(A>=4) {report['p_ge_4']:.2f}"
         )
     seconds = f"prefill {report['prefill_seconds']:.3f} s   decode {report['decode_seconds']:.3f} s"
+    if report["times_include_compilation"]:
+        seconds += " (compilation included)"
     if report.get("first_token_seconds"):
         seconds += f"   start to first token {report['first_token_seconds']:.1f} s"
     lines.append(seconds)
@@ -275,7 +310,9 @@ def summary(report: dict) -> str:
             f"   c {number(report['c'], '.3f')}   v {number(report['v'], '.2f')}"
             f"   ceiling 1/c {number(report['ceiling'], '.1f')}x"
         )
-        same = "yes" if report["identical_to_plain"] else "NO"
+        same = {True: "yes", False: "NO", None: "other draws of the same law (temperature > 0)"}[
+            report["identical_to_plain"]
+        ]
         lines.append(f"identical to plain decoding: {same}")
     return "\n".join(lines)
 

@@ -103,11 +103,14 @@ def test_the_least_arithmetic_is_chosen():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens: expected a value >= 1, got 0"),
-        ({"temperature": -0.5}, "temperature: expected a value >= 0, got -0.5"),
-        ({"temperature": float("nan")}, "temperature: expected a value >= 0, got nan"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected a value in 1..8192, got 0"),
+        ({"temperature": -0.5}, "temperature: expected a value 0, or in 0.001..1000, got -0.5"),
+        (
+            {"temperature": float("nan")},
+            "temperature: expected a value 0, or in 0.001..1000, got nan",
+        ),
         ({"top_p": 1.5}, "top_p: expected a value in 0..1, got 1.5"),
-        ({"top_k": -1}, "top_k: expected a value >= 0, got -1"),
+        ({"top_k": -1}, "top_k: expected a value in 0"),
         ({"seed": 2**32}, "seed: expected"),
     ],
 )

@@ -19,8 +19,11 @@ def load_image(path: str | os.PathLike) -> Image.Image:
         UserError: nothing there, a folder, not a picture, damaged, or over Pillow's pixel limit.
     """
     path = Path(path)
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing there"
+    try:
+        found = None if path.is_file() else "a folder" if path.is_dir() else "nothing there"
+    except (OSError, ValueError) as error:  # a name too long or with a zero byte, a closed folder
+        raise UserError(f"{str(path)[:80]}: not a readable path ({error})") from None
+    if found:
         raise UserError(f"{path}: expected an image file, found {found}")
     try:
         with Image.open(path) as image:

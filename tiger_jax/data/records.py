@@ -128,7 +128,8 @@ def _number(name: str, value, whole: bool, low: int, high: int | None) -> int | 
     kind = int if whole else (int, float)
     limit = f"{low}.." if high is None else f"{low}..{high}"
     fits = isinstance(value, kind) and not isinstance(value, bool)
-    if not fits or not low <= value < float("inf") or (high is not None and value > high):
+    high_bound = 1e300 if high is None else high
+    if not fits or not low <= value <= high_bound:
         what = "a whole number" if whole else "a number"
         raise ValueError(f"{name}: expected {what} in {limit}, got {value!r}")
     return value if whole else float(value)

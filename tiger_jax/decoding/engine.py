@@ -58,9 +58,20 @@ class Options:
 
     def __post_init__(self) -> None:
         checks = (
-            ("max_new_tokens", self.max_new_tokens, ">= 1", self.max_new_tokens >= 1),
-            ("temperature", self.temperature, ">= 0", 0 <= self.temperature < float("inf")),
-            ("top_k", self.top_k, ">= 0", self.top_k >= 0),
+            (
+                "max_new_tokens",
+                self.max_new_tokens,
+                f"in 1..{ROOM_BUCKETS[-1]}",
+                1 <= self.max_new_tokens <= ROOM_BUCKETS[-1],
+            ),
+            # Beyond these float32 can no longer tell a masked logit from a real one.
+            (
+                "temperature",
+                self.temperature,
+                "0, or in 0.001..1000",
+                self.temperature == 0 or 1e-3 <= self.temperature <= 1e3,
+            ),
+            ("top_k", self.top_k, "in 0..2**31-1", 0 <= self.top_k < 2**31),
             ("top_p", self.top_p, "in 0..1", 0 <= self.top_p <= 1),
             ("seed", self.seed, "in 0..2**32-1", 0 <= self.seed < 2**32),
         )
