@@ -16,11 +16,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 NEVER = -1e30
-"""A logit that no temperature up to 1000 makes drawable; finite, so that it subtracts without
-NaN.
-"""
-    -1e30
-)  # finite, so that it subtracts without NaN; no temperature up to 1000 makes it drawable
+"""Finite, so that it subtracts without NaN; no temperature up to 1000 makes it drawable."""
 
 
 class Purpose(enum.IntEnum):
