@@ -47,10 +47,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
                         help="default: float32 on CPU, bfloat16 on accelerators")  # fmt: skip
     how = parser.add_argument_group("how")
     how.add_argument("--max-new-tokens", type=int, default=128)
-    how.add_argument("--draft-length", default="5", metavar="N|auto",
-                     help="most tokens drafted a round (default 5); 'auto' picks it from c, v and "
-                          "acceptance measured on the first of --requests; 0: no drafting")  # fmt:
-                          skip
+    how.add_argument(
+        "--draft-length",
+        default="5",
+        metavar="N|auto",
+        help="most tokens drafted a round (default 5); 'auto' picks it from c, v and acceptance "
+        "measured on the first of --requests; 0: no drafting",
+    )
     how.add_argument(
         "--draft-confidence",
         type=float,
