@@ -13,6 +13,7 @@ from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import make_scene
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
+from tiger_jax.session import Stream
 from tiger_jax.weights.export import save_hf_folder
 
 FIELDS = {
@@ -153,3 +154,13 @@ def test_plain_decoding_without_a_drafter(pair, tmp_path, capsys):
     assert report["A"] is None
     assert report["draft_length"] == 0
     assert report["c"] is None
+
+
+def test_a_stop_string_is_never_shown_while_streaming(capsys):
+    """What could become a stop string waits; nothing is printed twice."""
+    stream = Stream(0.0, ("the word",))
+    for text in ("There", "There is ", "There is th", "There is the big", "There is the big the w"):
+        stream.update(text)
+    stream.update("There is the big the word fig")
+    stream.end("There is the big")
+    assert capsys.readouterr().out == "There is the big\n"

@@ -107,13 +107,15 @@ def test_the_verifier_reads_scenes(pipeline, scenes, prompts, plain):
 
 
 def test_the_drafter_is_worth_its_steps(pipeline, prompts):
+    """On what it was trained for: questions about one picture."""
+    one_picture = prompts[::2]
     options = [Options(max_new_tokens=NEW_TOKENS)] * 4
     accepted = [
         length
-        for start in range(0, 32, 4)
+        for start in range(0, len(one_picture), 4)
         for output in pipeline.engine.run(
-            arrays(pipeline, prompts[start : start + 4]), options
+            arrays(pipeline, one_picture[start : start + 4]), options
         ).outputs
         for length in output.accepted_lengths
     ]
-    assert np.mean(accepted) > 1.5
+    assert np.mean(accepted) > 2.5

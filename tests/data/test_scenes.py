@@ -212,7 +212,11 @@ def test_attribute_questions_do_not_give_the_answer_away(scenes):
 
 
 def test_wordings_and_forms_all_occur(scenes):
-    asked = [qa for scene in scenes for qa in (*scene.qa, *ask_more(scene, ["place"], [1]))]
+    asked = [
+        qa
+        for index, scene in enumerate(scenes)
+        for qa in (*scene.qa, *ask_more(scene, ["place"], [index]))
+    ]
     forms = {language.parse_question(qa.question)[0] for qa in asked}
     assert forms == set(language.QUESTIONS) - {"count_both"}
     openings = [qa.answer.split()[0] for scene in scenes for qa in scene.qa[3:]]
