@@ -23,6 +23,7 @@ from tiger_jax.errors import UserError
 
 DEMO_PROMPT = "Describe the picture."
 AUTO = "auto"
+SELECTORS = ("tiger", "random", "image_only", "sparsevlm", "vispruner", "full")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -61,6 +62,15 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="P",
         help="a row stops drafting where the drafter's likeliest token is below P",
     )
+    how.add_argument(
+        "--selector",
+        choices=SELECTORS,
+        help="which visual tokens the drafter sees: 'tiger' picks them anew every round, by the "
+        "text so far; 'image_only', 'sparsevlm' and 'vispruner' score them once; 'random'; 'full' "
+        "shows all (default: as the drafter's folder says; tiger and image_only need its router)",
+    )
+    how.add_argument("--routed-tokens", type=int, metavar="K",
+                     help="visual tokens a round, for every selector but full")  # fmt: skip
     how.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     how.add_argument("--top-p", type=float, default=1.0)
     how.add_argument("--top-k", type=int, default=0)
@@ -104,17 +114,18 @@ def _run(args: argparse.Namespace) -> int:
 
     runtime.configure()
     from tiger_jax import session
-    from tiger_jax.pipeline import TINY_LLAVA
+    from tiger_jax.pipeline import TINY_LLAVA, embedded_drafter
 
     demo = not (args.image or args.requests or args.verifier) and args.prompt is None
     verifier = args.verifier or TINY_LLAVA / "verifier"
-    drafter = args.drafter or (None if args.verifier else TINY_LLAVA / "drafter")
+    drafter = args.drafter or (None if args.verifier else embedded_drafter(args.selector))
     run = session.Session(
         verifier=verifier,
         drafter=None if args.drafter == "none" else drafter,
         settings=session.Settings(
             draft_length=None if args.draft_length == AUTO else int(args.draft_length),
             confidence=args.draft_confidence,
+            selector=args.selector, routed_tokens=args.routed_tokens,
             dtype=args.dtype,
             batch_size=args.batch_size if args.requests else 1,
             compare=demo if args.compare is None else args.compare,
@@ -153,6 +164,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--batch-size: expected at least 1, got {args.batch_size}")
     if not 0 <= args.draft_confidence < 1:
         raise UserError(f"--draft-confidence: expected 0 <= P < 1, got {args.draft_confidence}")
+    if args.routed_tokens is not None and args.routed_tokens < 1:
+        raise UserError(f"--routed-tokens: expected at least 1, got {args.routed_tokens}")
     if "" in args.stop:
         raise UserError("--stop: expected a text, got an empty one")
     if args.report:

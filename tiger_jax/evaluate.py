@@ -3,7 +3,21 @@
     python -m tiger_jax.evaluate --config configs/eval/scenes.py
     python -m tiger_jax.evaluate --config configs/eval/scenes.py --config.scenes=50 \\
         --config.verifier=DIR --config.drafter=DIR --config.report=scenes.json
-    python -m tiger_jax.evaluate --config configs/eval/peer_transformers.py
+    python -m tiger_jax.evaluate --config configs/eval/selectors.py --config.report=selectors.json
+    python -m tiger_jax.evaluate --config configs/eval/k_sweep.py --config.plot=k.png
+
+configs/eval/
+    scenes.py             answers, acceptance and speed of one pair
+    drafters.py           any drafters, compared exactly on the verifier's own answers; of these:
+    k_sweep.py            routed tokens: 4, 8, 16, 32, all of them
+    selectors.py          what chooses the visual tokens
+    objectives.py         training objectives, against as many further distillation steps
+    ablation.py           without routing, without alignment, without distillation
+    temperature.py        T = 0, 0.5, 0.7, 1
+    batch.py              decoding at batch 1, 8, 16
+    routes.py             one answer: the patches that each round routed
+    routing_cost.py       time and memory of routed against full drafting
+    peer_transformers.py  speed beside transformers
 
 The config file says what is measured; each of its fields can be set on the command line as
 --config.FIELD=VALUE. Tables go to stdout, progress to stderr, everything to --config.report=FILE.
@@ -12,6 +26,7 @@ The config file says what is measured; each of its fields can be set on the comm
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -20,7 +35,11 @@ from tiger_jax import command_line
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import tables
 
-TASKS = ("scenes", "peer_transformers")
+TASKS = {
+    "scenes": "scene_run", "drafters": "exact_run", "routing_cost": "routing_cost",
+    "routes": "route_picture", "peer_transformers": "peer_run",
+}  # fmt: skip
+"""Task of a config -> the module of tiger_jax.evaluation whose `evaluate` does it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,18 +73,16 @@ def _run(config: Any) -> int:
     report, text = _task(task)(config)
     print(text)
     tables.write_report(config.report, report)
+    if config.get("plot"):
+        from tiger_jax.evaluation import exact_report, plots
+
+        plots.plot_k_sweep(exact_report.k_points(report), config.plot)
     return 0
 
 
 def _task(name: str) -> Callable[[Any], tuple[dict, str]]:
     """The function behind a task; imported here so that only its own needs are asked for."""
-    if name == "scenes":
-        from tiger_jax.evaluation import scene_run
-
-        return scene_run.evaluate
-    from tiger_jax.evaluation import peer_run
-
-    return peer_run.evaluate
+    return import_module(f"tiger_jax.evaluation.{TASKS[name]}").evaluate
 
 
 if __name__ == "__main__":

@@ -23,14 +23,19 @@ from tiger_jax.data.batches import (
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.records import Request
-from tiger_jax.decoding.drafters.protocol import PromptArrays
+from tiger_jax.data.visual_stream import batch_streams
+from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
+from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.interface import build_model
+from tiger_jax.routing.bank import BankLayout, Stream
+from tiger_jax.routing.router import LEARNED, SELECTORS, RouterConfig
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.original_config import read_config
+from tiger_jax.weights.router_io import WEIGHTS_FILE, read_router
 
 ASSETS = Path(__file__).parent / "assets"
 TINY_LLAVA = ASSETS / "tiny_llava"
@@ -66,11 +71,17 @@ class Pipeline:
     def load(
         cls, verifier: str | Path, drafter: str | Path | None = None, *,
         draft_length: int = 5, confidence: float = 0.0, dtype: DTypeLike = jnp.float32,
+        selector: str | None = None, routed_tokens: int | None = None,
     ) -> "Pipeline":  # fmt: skip
         """Read a verifier and, if given, a drafter from their folders.
 
+        Args:
+            selector: how the drafter sees pictures; as its folder says, or full, by default.
+            routed_tokens: visual tokens a round; as the folder says, or 8, by default.
+
         Raises:
-            UserError: unreadable folders, or a drafter that does not fit the verifier.
+            UserError: unreadable folders, a drafter that does not fit the verifier, or a selector
+                that it has no weights for.
         """
         config = read_config(verifier)
         processor = Processor.from_folder(verifier, config)
@@ -86,11 +97,14 @@ class Pipeline:
         small = read_config(drafter)
         check_pair(config, small, processor, Processor.from_folder(drafter, small))
         model = build_model(small, dtype)
-        engine = dataclasses.replace(
-            engine,
-            drafter=VLMDrafter(model, draft_length, confidence),
-            drafter_params=load_params(drafter, small, dtype=dtype),
-        )
+        found = read_router(drafter, small.text.hidden_size)
+        router = choose_router(found and found[0], selector, routed_tokens)
+        params = load_params(drafter, small, dtype=dtype)
+        chosen: Drafter = VLMDrafter(model, draft_length, confidence)
+        if router.routes:
+            chosen = RoutedDrafter(model, draft_length, router, confidence)
+            params |= {"router": found[1]} if found else {}
+        engine = dataclasses.replace(engine, drafter=chosen, drafter_params=params)
         return dataclasses.replace(pipeline, engine=engine)
 
     def with_draft_length(self, draft_length: int) -> "Pipeline":
@@ -101,6 +115,13 @@ class Pipeline:
             drafter = dataclasses.replace(self.engine.drafter, draft_length=draft_length)
             engine = dataclasses.replace(self.engine, drafter=drafter)
         return dataclasses.replace(self, engine=engine)
+
+    @property
+    def router(self) -> RouterConfig | None:
+        """How the drafter sees pictures; None without a drafter."""
+        if self.engine.drafter is None:
+            return None
+        return getattr(self.engine.drafter, "router", RouterConfig("full"))
 
     def plain(self) -> "Pipeline":
         """The verifier alone."""
@@ -134,6 +155,8 @@ class Pipeline:
             tokens=np.full(1, self.config.pad_token_id, np.int32),
             image_rows=np.full(1, -1, np.int32),
             tiles=inputs[0].tiles[:0],
+            places=np.full((1, 2), -1, np.float32),
+            image_ids=np.full(1, -1, np.int32),
         )
         rows = [*inputs, *[filler] * (batch_size - len(inputs))]
         batch = batch_prompts(rows, self.config)
@@ -143,7 +166,21 @@ class Pipeline:
             lengths=jnp.asarray(batch.lengths),
             image_rows=jnp.asarray(batch.image_rows) if pictured else None,
             tiles=jnp.asarray(batch.tiles, self.engine.model.dtype) if pictured else None,
+            stream=self._stream(rows),
         )
+
+    def _stream(self, rows: Sequence[PromptInputs]) -> Stream | None:
+        """The prompts as a routed drafter reads them; None if there is no such drafter."""
+        router = self.router
+        if router is None or not router.routes:
+            return None
+        batch = batch_streams(rows, self.config, router.pooled_tokens, router.stream_query)
+        fields = {name: jnp.asarray(value) for name, value in batch._asdict().items()}
+        bank = {
+            name: fields.pop(f"bank_{name}") for name in ("rows", "positions", "images", "regions")
+        }
+        layout = BankLayout(**bank, region_sizes=fields.pop("region_sizes"))
+        return Stream(**fields, bank=layout)
 
     def run(
         self, prepared: Sequence[Prepared], batch_size: int,
@@ -152,6 +189,41 @@ class Pipeline:
         """Decode one batch."""
         arrays = self.arrays([p.inputs for p in prepared], batch_size)
         return self.engine.run(arrays, [p.options for p in prepared], update)
+
+
+def embedded_drafter(selector: str | None = None) -> Path:
+    """The drafter of the embedded pair: trained to see all visual tokens, or a few routed ones."""
+    return TINY_LLAVA / ("drafter" if selector == "full" else "tiger_drafter")
+
+
+def choose_router(
+    found: RouterConfig | None, selector: str | None = None, routed_tokens: int | None = None
+) -> RouterConfig:
+    """What a drafter is run with: its own configuration, with what the user asked for instead.
+
+    Args:
+        found: the configuration in the drafter's folder; without one it sees every visual token.
+
+    Raises:
+        UserError: an unknown selector, one that needs a router which is not there, or a number of
+            routed tokens for a drafter that does not route.
+    """
+    if found is None and selector in LEARNED:
+        others = ", ".join(name for name in SELECTORS if name not in LEARNED)
+        raise UserError(
+            f"selector: expected one of {others} for a drafter without {WEIGHTS_FILE}, "
+            f"got {selector}"
+        )
+    config = found or RouterConfig("full")
+    if selector is not None:
+        config = dataclasses.replace(config, selector=selector)
+    if routed_tokens is None:
+        return config
+    if not config.routes:
+        raise UserError(
+            f"routed tokens: expected a selector that routes, got {routed_tokens} with full"
+        )
+    return dataclasses.replace(config, routed_tokens=routed_tokens)
 
 
 def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[int]]:

@@ -17,6 +17,7 @@ from tiger_jax.decoding.engine import BatchOutput, Options, compiles
 from tiger_jax.decoding.stopping import cut_text
 from tiger_jax.errors import UserError
 from tiger_jax.pipeline import Answer, Pipeline, Prepared, batches
+from tiger_jax.routing.router import RouterConfig
 
 CALIBRATION_LENGTH = 8
 """Draft length while `auto` learns the acceptance; the longest that it may choose."""
@@ -33,6 +34,9 @@ class Settings:
     draft_length: int | None = 5
     """None: chosen from measured costs and acceptance."""
     confidence: float = 0.0
+    selector: str | None = None
+    """How the drafter sees pictures; None: as its folder says."""
+    routed_tokens: int | None = None
     dtype: str | None = None
     batch_size: int = 1
     compare: bool = False
@@ -102,6 +106,7 @@ class Session:
             draft_length=settings.draft_length or CALIBRATION_LENGTH,
             confidence=settings.confidence,
             dtype=settings.dtype or runtime.default_dtype(),
+            selector=settings.selector, routed_tokens=settings.routed_tokens,
         )  # fmt: skip
         if settings.draft_length == 0:
             self.pipeline = self.pipeline.plain()
@@ -187,14 +192,15 @@ class Session:
         seen = statistics.pool(self._rounds, 0)
         self._costs = costs.measure(self.pipeline.engine, arrays, options)
         v = costs.verification_costs(self.pipeline.engine, arrays, options, MEASURED_LENGTHS)
-        best, speedup = statistics.best_draft_length(seen, self._costs.c, v)
+        best, speedup = statistics.best_draft_length(seen, self._costs.c, v, self._costs.c_route)
         print(
             f"draft length {best} (predicted speedup {speedup:.2f} at c {self._costs.c:.3f}, "
             f"v {v.get(best, 1.0):.2f})", file=sys.stderr,
         )  # fmt: skip
         self._calibration = {
             "draft_length": CALIBRATION_LENGTH, "A": seen.mean, "requests": len(self._rounds),
-            "c": self._costs.c, "v": {str(length): cost for length, cost in v.items()},
+            "c": self._costs.c, "c_route": self._costs.c_route,
+            "v": {str(length): cost for length, cost in v.items()},
             "chosen": best, "predicted_speedup": speedup,
         }  # fmt: skip
         self._rounds = []
@@ -217,11 +223,13 @@ class Session:
             "tokens": seen.tokens,
             **{f"p_ge_{n}": seen.share_at_least(n) for n in (2, 4, 8)},
             "draft_length": self.pipeline.engine.drafter.draft_length if self._speculative else 0,
+            **_routing_entry(self.pipeline.router),
             "batch_size": self.settings.batch_size,
             "calibration": self._calibration,
             "dtype": str(jnp.dtype(self.pipeline.engine.model.dtype)),
             "times_include_compilation": tally.compiled,
             "c": measured.c if measured else None,
+            "c_route": measured.c_route if measured else None,
             "v": measured.v if measured else None,
             "predicted_speedup": None,
             "measured_speedup": (
@@ -243,12 +251,12 @@ class Session:
         }  # fmt: skip
         if measured and seen.tau:
             report["predicted_speedup"] = statistics.predicted_speedup(
-                seen.tau, measured.draft_length, measured.c, measured.v
+                seen.tau, measured.draft_length, measured.c, measured.v, measured.c_route
             )
         return report
 
     def _measured_costs(self, prepared: list[Prepared]) -> costs.Costs | None:
-        """c and v at the run's own draft length and batch."""
+        """c, c_route and v at the run's own draft length and batch."""
         if not (self.settings.compare and self._speculative and prepared):
             return None
         group = prepared[: self.settings.batch_size]
@@ -307,7 +315,8 @@ def summary(report: dict) -> str:
             f"speedup measured {report['measured_speedup']:.2f}x"
             f" ({report['measured_speedup_with_prefill']:.2f}x with prefill)"
             f"   predicted {number(report['predicted_speedup'], '.2f')}x"
-            f"   c {number(report['c'], '.3f')}   v {number(report['v'], '.2f')}"
+            f"   c {number(report['c'], '.3f')}"
+            f"   c_route {number(report['c_route'], '.3f')}   v {number(report['v'], '.2f')}"
             f"   ceiling 1/c {number(report['ceiling'], '.1f')}x"
         )
         same = {True: "yes", False: "NO", None: "other draws of the same law (temperature > 0)"}[
@@ -325,6 +334,16 @@ def _warm(pipeline: Pipeline, group: list[Prepared], size: int) -> BatchOutput:
         if not output.compiled:
             runs.append(output)
     return sorted(runs, key=lambda run: run.decode_seconds)[1]
+
+
+def _routing_entry(router: RouterConfig | None) -> dict:
+    """How the drafter saw pictures; null without a drafter, and without routing."""
+    routes = router is not None and router.routes
+    return {
+        "selector": router.selector if router else None,
+        "routed_tokens": router.routed_tokens if routes else None,
+        "pooled_tokens": router.pooled_tokens if routes else None,
+    }
 
 
 def _request_entry(answer: Answer) -> dict:

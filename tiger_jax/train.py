@@ -5,90 +5,36 @@ the command line as --config.FIELD=VALUE. The same command again goes on where t
 Ctrl-C and SIGTERM save a checkpoint and exit.
 """
 
-import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 from absl import flags, logging
 
-from tiger_jax import command_line, runtime
-from tiger_jax.data import mixtures, scene_drawing, scene_folder, scene_language, scenes
-from tiger_jax.data.processor import Processor
+from tiger_jax import command_line, drafting, objectives, runtime
+from tiger_jax.data import scene_folder
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
-from tiger_jax.models.interface import VisionLanguageModel, build_model
+from tiger_jax.models.interface import build_model
+from tiger_jax.objectives import Objective
 from tiger_jax.sharding import mesh as meshes
 from tiger_jax.sharding import rules as sharding_rules
-from tiger_jax.training import (
-    loop,
-    optimizer,
-    run_folder,
-    sft_step,
-    tower_step,
-    train_state,
-    train_step,
-)
+from tiger_jax.training import loop, optimizer, run_folder, train_state, train_step
 from tiger_jax.training.checkpoint import RunCheckpoints
 from tiger_jax.training.interruption import StopRequest
 from tiger_jax.training.metric_log import MetricLog
 from tiger_jax.training.progress import Progress
 
-OBJECTIVES = ("sft", "tower")
 ROLES = ("verifier", "drafter")
-DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
-
-
-@dataclasses.dataclass(frozen=True)
-class Objective:
-    """What one kind of training brings to the loop."""
-
-    init_params: Callable[[jax.Array], Any]
-    rules: tuple[sharding_rules.ParamRule, ...]
-    loss: train_step.LossFunction
-    to_batch: Callable[[Any], Any]
-    """Host batch of the data package -> batch of the loss function."""
-    full_params: Callable[[Any], Any]
-    """Trained parameters -> all parameters of the model, for the export."""
-    unit: str
-    """What throughput is counted in."""
-    unit_metric: str
-    """The metric whose count that is."""
-
-
-def sft_objective(model: VisionLanguageModel, balance: float) -> Objective:
-    """Answers to packed questions; the whole model."""
-    return Objective(
-        init_params=model.init_params, rules=sharding_rules.LLAVA_NEXT_RULES,
-        loss=sft_step.make_sft_loss(model),
-        to_batch=lambda batch: sft_step.pack_batch(**batch._asdict(), balance=balance),
-        full_params=lambda params: params, unit="tokens",
-        unit_metric="token_accuracy",
-    )  # fmt: skip
-
-
-def tower_objective(model: VisionLanguageModel, seed: int) -> Objective:
-    """Contents of picture cells; the vision tower alone, the rest of the export is random."""
-    cells = model.config.vision.image_size // scene_drawing.CELL
-
-    def init_params(key: jax.Array) -> Any:
-        classes = {"content": scenes.NUM_CONTENT_CLASSES, "color": scenes.NUM_COLOR_CLASSES}
-        return tower_step.init_tower_params(model, key, classes | {"place": cells * cells})
-
-    def full_params(params: Any) -> Any:
-        rest = jax.jit(model.init_params)(jax.random.key(seed))
-        return rest | {"vision_tower": params["vision_tower"]}
-
-    return Objective(
-        init_params=init_params, rules=tower_step.TOWER_RULES,
-        loss=tower_step.make_tower_loss(model, cells),
-        to_batch=lambda batch: tower_step.CellBatch(**batch._asdict()),
-        full_params=full_params, unit="cells", unit_metric="loss",
-    )  # fmt: skip
+MAKERS = {
+    "sft": objectives.sft_objective,
+    "tower": objectives.tower_objective,
+    "distill": drafting.distill_objective,
+    "align": drafting.align_objective,
+}
 
 
 def train(config: ml_collections.ConfigDict) -> int:
@@ -107,21 +53,16 @@ def train(config: ml_collections.ConfigDict) -> int:
     model_folder = config.model or scene_folder.write_tiny_folder(
         folder / run_folder.MODEL, config.role
     )
-    model = build_model(read_config(model_folder), DTYPES[config.compute_dtype])
-    objective = (
-        sft_objective(model, config.balance)
-        if config.objective == "sft"
-        else tower_objective(model, config.seed)
-    )
+    model = build_model(read_config(model_folder), objectives.DTYPES[config.compute_dtype])
+    objective = MAKERS[config.objective](config, model, Path(model_folder))
     with jax.set_mesh(mesh):
-        return _train_on_mesh(config, mesh, Path(folder), Path(model_folder), objective)
+        return _train_on_mesh(config, mesh, Path(folder), objective)
 
 
-def _train_on_mesh(config, mesh, folder: Path, model_folder: Path, objective: Objective) -> int:
+def _train_on_mesh(config, mesh, folder: Path, objective: Objective) -> int:
     transform = optimizer.make_optimizer(_optimizer_settings(config))
     abstract = train_state.abstract_state(objective.init_params, transform, mesh, objective.rules)
-    processor = Processor.from_folder(model_folder)
-    stream = iter(_stream(config, processor, held_out=False))
+    stream = iter(objective.stream(False))
     checkpoints = RunCheckpoints(folder, keep=config.keep)
     progress = Progress(config.steps, unit=objective.unit)
     log = MetricLog(folder / run_folder.TENSORBOARD)
@@ -132,18 +73,17 @@ def _train_on_mesh(config, mesh, folder: Path, model_folder: Path, objective: Ob
     else:
         state = _fresh_state(config, mesh, transform, objective)
     frozen = optimizer.frozen_mask(abstract.params, config.freeze) if config.freeze else None
-    step = train_step.make_train_step(objective.loss, transform, frozen)
+    update = train_step.make_train_step(objective.loss, transform, frozen)
+    step = objective.make_step(update, lambda: _initial_params(config, objective, state.params))
     place = _placer(mesh, objective)
-    observers = loop.Observers(
-        checkpoints, log, progress, _evaluator(config, processor, objective, place)
-    )
+    observers = loop.Observers(checkpoints, log, progress, _evaluator(config, objective, place))
     with StopRequest() as stop:
         settings = _loop_settings(config, objective)
         state = loop.run_loop(state, step, stream, settings, observers, place=place, stop=stop)
     last = int(state.step)
     if last == config.steps:
         target = Path(config.export_to or folder / run_folder.EXPORT)
-        run_folder.export_params(objective.full_params(state.params), model_folder, target)
+        objective.export(state.params, target)
         progress.line(f"exported {target}")
     else:
         progress.line(f"stopped at step {last}; the same command goes on from there")
@@ -157,26 +97,16 @@ def _fresh_state(config, mesh, transform, objective: Objective) -> train_state.T
     state = train_state.create_state(
         objective.init_params, transform, config.seed, mesh, objective.rules
     )
-    params = state.params
-    if config.init_from:
-        params = run_folder.initial_params(config.init_from, params)
+    return train_state.place_params(state, _initial_params(config, objective, state.params))
+
+
+def _initial_params(config, objective: Objective, params: Any) -> Any:
+    """The weights that a run starts from, in the place of those of `params`."""
+    if start := config.init_from or objective.init_from:
+        params = run_folder.initial_params(start, params)
     if config.tower_from:
         params = run_folder.initial_params(config.tower_from, params, ("vision_tower/",))
-    return train_state.place_params(state, params)
-
-
-def _stream(config, processor: Processor, *, held_out: bool) -> Any:
-    """Batches of this process; the held-out ones once through, in order."""
-    source = mixtures.SceneSource(
-        num_scenes=config.held_out_scenes if held_out else config.scenes, seed=config.seed,
-        first_index=scenes.HELD_OUT if held_out else 0, hard_share=config.hard_share,
-        extra=() if held_out or config.objective == "tower" else tuple(config.extra_questions),
-    )  # fmt: skip
-    return mixtures.scene_batches(
-        processor, source, config.batch, config.objective,
-        shuffle_seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
-        num_workers=0 if held_out else config.workers,
-    )  # fmt: skip
+    return params
 
 
 def _placer(mesh, objective: Objective) -> Callable[[Any], Any]:
@@ -185,15 +115,15 @@ def _placer(mesh, objective: Objective) -> Callable[[Any], Any]:
     return lambda batch: jax.device_put(objective.to_batch(batch), sharding)
 
 
-def _evaluator(config, processor: Processor, objective: Objective, place) -> Callable | None:
+def _evaluator(config, objective: Objective, place) -> Callable | None:
     if config.held_out_scenes < config.batch:
         return None
-    evaluate = train_step.make_eval_step(objective.loss)
+    evaluate = train_step.make_eval_step(objective.held_out_loss or objective.loss)
     batches: list = []  # drawn once, at the first evaluation
 
     def scores(params: Any) -> dict[str, float]:
         if not batches:
-            batches.extend(_stream(config, processor, held_out=True))
+            batches.extend(objective.stream(True))
         parts = [evaluate(params, place(batch)) for batch in batches]
         return loop.metric_means(loop.add_metrics(parts))
 
@@ -218,17 +148,14 @@ def _loop_settings(config, objective: Objective) -> loop.LoopSettings:
 
 def _check_config(config) -> None:
     """Raise UserError for the first field that no run can have."""
-    choices = {"objective": OBJECTIVES, "role": ROLES, "compute_dtype": tuple(DTYPES)}
+    choices = {"objective": tuple(MAKERS), "role": ROLES, "compute_dtype": tuple(objectives.DTYPES)}
     for name, allowed in choices.items():
-        if config[name] not in allowed:
+        if name in config and config[name] not in allowed:
             raise UserError(f"{name}: expected one of {', '.join(allowed)}, got {config[name]!r}")
-    for name in ("steps", "batch", "accumulate", "keep", "scenes"):
+    for name in ("steps", "batch", "accumulate", "keep"):
         if config[name] < 1:
             raise UserError(f"{name}: expected at least 1, got {config[name]}")
-    unknown = set(config.get("extra_questions", ())) - set(scene_language.KINDS)
-    if unknown:
-        kinds = ", ".join(scene_language.KINDS)
-        raise UserError(f"extra_questions: expected some of {kinds}, got {sorted(unknown)[0]!r}")
+    objectives.check_scenes(config)
     if jax.process_count() > 1:
         raise UserError(f"train: expected one process, got {jax.process_count()}")
 

@@ -14,7 +14,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict({
         "task": "scenes",
         "verifier": "",  # a Hugging Face or Orbax folder; "" = the embedded pair's
-        "drafter": "",  # likewise; "none" judges the verifier alone
+        "drafter": "",  # likewise ("": TIGER's); "none" judges the verifier alone
         "dtype": "",  # float32 or bfloat16; "" = float32 on CPU, bfloat16 on accelerators
         "scenes": 300,  # held-out pictures, each with one question of every kind
         "difficulties": ("easy", "hard"),  # hard pictures have clutter behind the items
@@ -23,6 +23,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "batch_size": 16,
         "max_new_tokens": 96,
         "draft_length": 5,
+        "exact": True,  # exact A beside the counted one; none with a draft confidence
         "draft_confidence": 0.0,  # stop drafting where the likeliest token is below it
         "seed": 0,  # of the pictures, and of drawing above temperature 0
         "report": "",  # a JSON file for everything that was counted

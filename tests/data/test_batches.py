@@ -33,7 +33,7 @@ def table_of(tiles: int) -> np.ndarray:
 
 
 def test_one_picture(processor):
-    tokens, rows, tiles = prompt(processor, (112, 112))
+    tokens, rows, tiles, *_ = prompt(processor, (112, 112))
     assert tiles.shape == (2, 112, 112, 3)
     assert len(tokens) == len(rows)
     assert np.array_equal(rows >= 0, tokens == processor.config.image_token_id)
@@ -44,7 +44,7 @@ def test_one_picture(processor):
 
 
 def test_second_picture_points_at_its_own_tiles(processor):
-    _, rows, tiles = prompt(processor, (112, 112), (112, 224))
+    _, rows, tiles, *_ = prompt(processor, (112, 112), (112, 224))
     assert len(tiles) == 5
     picture = rows[rows >= 0]
     assert picture[:ROWS].tolist() == list(range(ROWS))

@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tiger_jax.data import packing
 from tiger_jax.ops import attention
 from tiger_jax.ops.attention import attend
 from tiger_jax.training import block_layout
 
 
 def test_pack_rows_by_hand():
-    segments, offsets = block_layout.pack_rows(np.array([[4, 2, 3], [1, 1, 1]]), multiple=5)
+    segments, offsets = packing.pack_rows(np.array([[4, 2, 3], [1, 1, 1]]), multiple=5)
     assert segments.tolist() == [[1, 1, 1, 1, 2, 2, 3, 3, 3, 0], [1, 2, 3, *[0] * 7]]
     assert offsets.tolist() == [[0, 1, 2, 3, 0, 1, 0, 1, 2, 0], [0] * 10]
 
@@ -23,7 +24,7 @@ def test_pack_rows_by_hand():
 def test_every_token_is_packed_once_and_in_order(lengths):
     batch, count = lengths.shape
     values = np.arange(1, batch * count * 7 + 1).reshape(batch, count, 7)
-    packed = block_layout.take_packed(values, *block_layout.pack_rows(lengths, multiple=4))
+    packed = packing.take_packed(values, *packing.pack_rows(lengths, multiple=4))
     assert packed.shape[1] % 4 == 0
     for row in range(batch):
         expected = np.concatenate([values[row, n, : lengths[row, n]] for n in range(count)])

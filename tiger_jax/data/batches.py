@@ -10,6 +10,7 @@ makes of the tiles, whose last row is the learned newline:
                  tile 0     tile 1            image_newline
     token:       <s> USER : <image> <image> ... \\n   What ...
     image_rows:   -1  -1  -1   0       1    ...  -1   -1
+    image_ids:    -1  -1  -1   0       0    ...  -1   -1
 """
 
 from collections.abc import Sequence
@@ -23,20 +24,26 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import check_length, check_placeholders
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import LlavaNextConfig
-from tiger_jax.models.image_geometry import NEWLINE, image_token_rows
+from tiger_jax.models.image_geometry import NEWLINE, image_token_places, image_token_rows
 
 TEXT = -1
-"""`image_rows` of a token that is text or padding."""
+"""`image_rows`, `image_ids` and both `places` of a token that is text or padding."""
 SEQ_BUCKETS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
 TILE_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 256)
 
 
 class PromptInputs(NamedTuple):
-    """One prompt; `image_rows` indexes its own tiles, and n * r is its newline."""
+    """One prompt; `image_rows` indexes its own tiles, and n * r is its newline.
+
+    `places` (y, x in 0..1) say where in its picture a visual token looked, `image_ids` in which
+    picture: the first is 0.
+    """
 
     tokens: Int32[np.ndarray, " S"]
     image_rows: Int32[np.ndarray, " S"]
     tiles: Float32[np.ndarray, "n H W 3"]
+    places: Float32[np.ndarray, "S 2"]
+    image_ids: Int32[np.ndarray, " S"]
 
 
 class PromptBatch(NamedTuple):
@@ -74,17 +81,23 @@ def make_prompt(
     """
     ids = processor.encode(text)
     check_placeholders(ids.count(config.image_token_id), len(images))
-    tiles, picture_rows = _tile_images(processor, config, images)
-    image_tokens = sum(map(len, picture_rows))
+    tiles, pictures = _tile_images(processor, config, images)
+    image_tokens = sum(len(picture) for picture, _ in pictures)
     needed = len(ids) - len(images) + image_tokens
     check_length(needed, image_tokens, max_length or config.text.max_positions)
 
-    tokens, rows, pictures = [], [], iter(picture_rows)
+    text_rows, text_places = np.full(1, TEXT, np.int32), np.full((1, 2), TEXT, np.float32)
+    tokens, rows, places, image_ids, seen = [], [], [], [], 0
     for token in ids:
-        here = next(pictures) if token == config.image_token_id else [TEXT]
+        is_image = token == config.image_token_id
+        here, where = pictures[seen] if is_image else (text_rows, text_places)
         tokens.append(np.full(len(here), token, np.int32))
-        rows.append(np.asarray(here, np.int32))
-    return PromptInputs(np.concatenate(tokens), np.concatenate(rows), tiles)
+        rows.append(here)
+        places.append(where)
+        image_ids.append(np.full(len(here), seen if is_image else TEXT, np.int32))
+        seen += is_image
+    tokens, rows, places, image_ids = map(np.concatenate, (tokens, rows, places, image_ids))
+    return PromptInputs(tokens, rows, tiles, places, image_ids)
 
 
 def batch_prompts(
@@ -100,8 +113,8 @@ def batch_prompts(
     """
     lengths = np.array([len(prompt.tokens) for prompt in prompts], np.int32)
     n_tiles = sum(len(prompt.tiles) for prompt in prompts)
-    width = _bucket("tokens", int(lengths.max()), seq_bucket, SEQ_BUCKETS)
-    height = _bucket("tiles", n_tiles, tile_bucket, TILE_BUCKETS)
+    width = choose_bucket("tokens", int(lengths.max()), seq_bucket, SEQ_BUCKETS)
+    height = choose_bucket("tiles", n_tiles, tile_bucket, TILE_BUCKETS)
 
     tokens = np.full((len(prompts), width), config.pad_token_id, np.int32)
     image_rows = np.full((len(prompts), width), TEXT, np.int32)
@@ -111,7 +124,7 @@ def batch_prompts(
     for b, prompt in enumerate(prompts):
         n = len(prompt.tiles)
         tokens[b, : lengths[b]] = prompt.tokens
-        image_rows[b, : lengths[b]] = _shift_rows(
+        image_rows[b, : lengths[b]] = shift_rows(
             prompt.image_rows, n, first, height, config.rows_per_tile
         )
         tiles[first : first + n] = prompt.tiles
@@ -119,25 +132,7 @@ def batch_prompts(
     return PromptBatch(tokens, lengths, image_rows, tiles)
 
 
-def _tile_images(processor, config, images) -> tuple[np.ndarray, list[np.ndarray]]:
-    """All tiles of the pictures [n, H, W, 3], and for each picture its tokens' rows in them."""
-    size = config.vision.image_size
-    tiles, offset = [np.zeros((0, size, size, 3), np.float32)], 0
-    own_rows, offsets = [], []
-    for image in images:
-        picture, (height, width) = processor.tiles(image)
-        own_rows.append(image_token_rows(height, width, config))
-        offsets.append(offset)
-        tiles.append(picture)
-        offset += len(picture) * config.rows_per_tile
-    rows = [
-        np.where(own == NEWLINE, offset, own + start)
-        for own, start in zip(own_rows, offsets, strict=True)
-    ]
-    return np.concatenate(tiles), rows
-
-
-def _shift_rows(
+def shift_rows(
     rows: np.ndarray, n_tiles: int, first_tile: int, batch_tiles: int, rows_per_tile: int
 ) -> np.ndarray:
     """A prompt's own table rows as rows of the batch's table.
@@ -152,9 +147,31 @@ def _shift_rows(
     return np.where(rows == TEXT, TEXT, shifted)
 
 
-def _bucket(what: str, needed: int, wanted: int | None, buckets: Sequence[int]) -> int:
+def choose_bucket(what: str, needed: int, wanted: int | None, buckets: Sequence[int]) -> int:
+    """`wanted` if it holds what is needed, else UserError; without it the smallest that does."""
     if wanted is None:
         return round_up(needed, buckets)
     if needed > wanted:
         raise UserError(f"batch: expected at most {wanted} {what} (the bucket), got {needed}")
     return wanted
+
+
+def _tile_images(
+    processor: Processor, config: LlavaNextConfig, images: Sequence[Image.Image | np.ndarray]
+) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    """All tiles of the pictures [n, H, W, 3], and for each picture its tokens' rows and places."""
+    size = config.vision.image_size
+    tiles, offset = [np.zeros((0, size, size, 3), np.float32)], 0
+    found = []
+    for image in images:
+        picture, (height, width) = processor.tiles(image)
+        own = image_token_rows(height, width, config)
+        found.append((own, offset, image_token_places(height, width, config)))
+        tiles.append(picture)
+        offset += len(picture) * config.rows_per_tile
+    # the newline is the row after the last picture's tiles: known only now
+    pictures = [
+        (np.where(own == NEWLINE, offset, own + start).astype(np.int32), places)
+        for own, start, places in found
+    ]
+    return np.concatenate(tiles), pictures

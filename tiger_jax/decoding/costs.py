@@ -1,4 +1,4 @@
-"""Measured costs of the parts of a round, in plain verifier steps of the same run: c and v.
+"""Measured costs of the parts of a round, in plain verifier steps of the same run: c, c_route, v.
 
 Everything is timed inside jitted loops of many steps, warmed up, median of several repetitions, on
 the caches and the batch that the run itself uses.
@@ -17,7 +17,12 @@ from jax import lax
 from jaxtyping import Array
 
 from tiger_jax.decoding.draft_tree import chain_mask
-from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays, RoundContext
+from tiger_jax.decoding.drafters.protocol import (
+    Drafter,
+    PromptArrays,
+    RoundContext,
+    RoutingDrafter,
+)
 from tiger_jax.decoding.engine import Engine, Options
 from tiger_jax.decoding.state import DecodeState, Limits
 from tiger_jax.models.interface import Params, VisionLanguageModel
@@ -34,15 +39,22 @@ class Costs:
     plain_step: float
     """One plain verifier step."""
     draft: float
-    """One proposal of `draft_length` tokens."""
+    """One proposal of `draft_length` tokens, routing included."""
     round: float
     """One whole round: proposal, verification, commit."""
     draft_length: int
+    route: float = 0.0
+    """What of `draft` goes to routing: the stream's pass, scores and choice. 0: no routing."""
 
     @property
     def c(self) -> float:
         """One drafter step over one verifier step."""
-        return self.draft / (self.draft_length * self.plain_step)
+        return (self.draft - self.route) / (self.draft_length * self.plain_step)
+
+    @property
+    def c_route(self) -> float:
+        """The routing of a round over one verifier step."""
+        return self.route / self.plain_step
 
     @property
     def v(self) -> float:
@@ -60,17 +72,22 @@ def measure(engine: Engine, prompt: PromptArrays, options: Sequence[Options]) ->
     round_seconds = _per_round(engine, prompt, options)
     request, limits, room, mode = _endless(engine, prompt, options)
     state = engine.start(prompt, request, limits, room, mode)
+    drafter, params = engine.drafter, engine.drafter_params
     draft_seconds = _median(
-        lambda state: _propose_many(
-            engine.drafter, engine.drafter_params, state, request, limits, mode=mode
-        ),
+        lambda state: _propose_many(drafter, params, state, request, limits, mode=mode),
         lambda: state,
     )
+    route_seconds = 0.0
+    if isinstance(drafter, RoutingDrafter):
+        route_seconds = _median(
+            lambda state: _route_many(drafter, params, state, request, limits), lambda: state
+        )
     return Costs(
         plain_step=plain_seconds,
         draft=draft_seconds / STEPS,
         round=round_seconds,
-        draft_length=engine.drafter.spec.depth,
+        draft_length=drafter.spec.depth,
+        route=route_seconds / STEPS,
     )
 
 
@@ -136,14 +153,32 @@ def _propose_many(
 
     def body(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         pending, inner = carry
-        context = RoundContext(
-            pending=pending, previous=state.previous, lengths=state.lengths,
-            active=jnp.ones_like(state.active), sampling=request, drawable=limits.drawable,
-        )  # fmt: skip
+        context = _context(state, request, limits).replace(pending=pending)
         tree, inner = drafter.propose(params, inner, context, mode)
         return tree.tokens[:, -1], inner
 
     return lax.fori_loop(0, STEPS, body, (state.pending, state.drafter))[0]
+
+
+@functools.partial(jax.jit, static_argnames=("drafter",))
+def _route_many(
+    drafter: RoutingDrafter, params: Params, state: DecodeState, request: Sampling, limits: Limits
+) -> Array:
+    """STEPS routes from the same root; each reads the cache that the one before wrote."""
+    context = _context(state, request, limits)
+
+    def body(_: Array, inner: Any) -> Any:
+        return drafter.route(params, inner, context)
+
+    return lax.fori_loop(0, STEPS, body, state.drafter).indices
+
+
+def _context(state: DecodeState, request: Sampling, limits: Limits) -> RoundContext:
+    """Every row drafts."""
+    return RoundContext(
+        pending=state.pending, previous=state.previous, lengths=state.lengths,
+        active=jnp.ones_like(state.active), sampling=request, drawable=limits.drawable,
+    )  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnames=("model", "tokens"))

@@ -55,7 +55,7 @@ def predicted_speedup(
 
 
 def best_draft_length(
-    acceptance: Acceptance, c: float, v: Mapping[int, float]
+    acceptance: Acceptance, c: float, v: Mapping[int, float], c_route: float = 0.0
 ) -> tuple[int, float]:
     """The draft length with the highest predicted S, and that S; (0, 1.0) if none passes plain.
 
@@ -70,7 +70,7 @@ def best_draft_length(
     best = (0, 1.0)
     for draft_length, cost in sorted(v.items()):
         tau = float(np.minimum(lengths, draft_length).mean()) + 1 if len(lengths) else 1.0
-        speedup = predicted_speedup(tau, draft_length, c, cost)
+        speedup = predicted_speedup(tau, draft_length, c, cost, c_route)
         if speedup > best[1]:
             best = (draft_length, speedup)
     return best

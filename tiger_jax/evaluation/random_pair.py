@@ -21,7 +21,7 @@ ROLES = ("verifier", "drafter")
 SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
 )  # fmt: skip
-"""Fields of a text model that a config may choose."""
+"""Fields of a text model that a config chooses."""
 
 
 def write_pair(folder: Path, sizes: Mapping[str, Mapping[str, int]], seed: int = 0) -> list[Path]:
@@ -30,7 +30,7 @@ def write_pair(folder: Path, sizes: Mapping[str, Mapping[str, int]], seed: int =
     Args:
         sizes: role -> the SIZES of its text model.
     """
-    return [_write(folder / role, role, sizes[role], seed + i) for i, role in enumerate(ROLES)]
+    return [write_model(folder / role, role, sizes[role], seed + i) for i, role in enumerate(ROLES)]
 
 
 def count_params(folder: Path) -> int:
@@ -39,7 +39,9 @@ def count_params(folder: Path) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-def _write(folder: Path, role: str, sizes: Mapping[str, int], seed: int) -> Path:
+def write_model(folder: Path, role: str, sizes: Mapping[str, int], seed: int) -> Path:
+    """One of the two, where it is not there already; `sizes` are the SIZES, perhaps with
+    max_position_embeddings."""
     if any(folder.glob("*.safetensors")):
         return folder
     source = scene_folder.write_tiny_folder(folder / "source", role)
@@ -54,7 +56,7 @@ def _write(folder: Path, role: str, sizes: Mapping[str, int], seed: int) -> Path
 def _resize_config(path: Path, sizes: Mapping[str, int]) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     heads = sizes["num_attention_heads"]
-    config["text_config"] |= {name: sizes[name] for name in SIZES} | {
+    config["text_config"] |= dict(sizes) | {
         "num_key_value_heads": heads,
         "head_dim": sizes["hidden_size"] // heads,
     }

@@ -12,14 +12,17 @@ import jax
 
 from tiger_jax import runtime
 from tiger_jax.command_line import check_at_least, check_subset
+from tiger_jax.data.batches import PromptInputs
 from tiger_jax.data.scene_language import KINDS
 from tiger_jax.decoding import costs
 from tiger_jax.decoding.engine import BatchOutput, Options, Output
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import scene_prompts, scene_report
+from tiger_jax.evaluation import exact_pass, scene_prompts, scene_report
+from tiger_jax.evaluation.comparison import Rounds
+from tiger_jax.evaluation.exact_acceptance import response_statistics, stack_responses
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.evaluation.scene_prompts import SceneQuestion
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline, Prepared, batches
+from tiger_jax.pipeline import TINY_LLAVA, Pipeline, Prepared, batches, embedded_drafter
 
 DIFFICULTIES = ("easy", "hard")
 
@@ -54,6 +57,8 @@ class Cell:
     judged: list[Judged] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
     plain_seconds: float = 0.0
+    exact: Rounds | None = None
+    """Of each answer what plain decoding's text makes one expect; None where it was not asked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Decoders:
         """Read the folders that a config names. Raises UserError."""
         dtype = config.dtype or runtime.default_dtype()
         verifier = config.verifier or TINY_LLAVA / "verifier"
-        drafter = config.drafter or TINY_LLAVA / "drafter"
+        drafter = config.drafter or embedded_drafter()
         if drafter == "none":
             pair = Pipeline.load(verifier, dtype=dtype)
             return cls(pair, pair, None)
@@ -154,20 +159,38 @@ def _decode_cell(
         for number, question in enumerate(asked)
     ]  # fmt: skip
     cell = Cell(key)
-    groups = list(batches(prepared, config.batch_size))
+    groups, said = list(batches(prepared, config.batch_size)), []
     for group in groups:
         items = [prepared[i] for i in group]
-        _add_batch(cell, [asked[i] for i in group], items, decoders, config.batch_size)
+        plain = _add_batch(cell, [asked[i] for i in group], items, decoders, config.batch_size)
+        said += [(p.inputs, out.tokens) for p, out in zip(items, plain.outputs, strict=True)]
         counter.add(len(group))
+    # The closed form is that of rounds that draft all g tokens.
+    if config.exact and decoders.drafter is not None and config.draft_confidence == 0:
+        cell.exact = _exact(config, key.temperature, decoders.pair, said)
     return cell, [prepared[i] for i in groups[0]]
+
+
+def _exact(
+    config: Any, temperature: float, pair: Pipeline, said: Sequence[tuple[PromptInputs, list[int]]]
+) -> Rounds:
+    """Exact evaluation (method.md 4.4) along the answers of plain decoding."""
+    items = exact_pass.with_logprobs(
+        pair.engine, [exact_pass.spoken_to(*each) for each in said], temperature, config.batch_size
+    )
+    chances = exact_pass.draft_chances(
+        pair, items, temperature, config.draft_length, config.batch_size, config.seed
+    )
+    rounds = response_statistics(*stack_responses(chances))
+    return Rounds(rounds.expected_accepted, rounds.expected_rounds)
 
 
 def _add_batch(
     cell: Cell, asked: Sequence[SceneQuestion], group: list[Prepared], decoders: Decoders, size: int
-) -> None:
-    """Decode one batch three ways and add what came out to the cell."""
-    plain = _timed(decoders.plain, group, size)
-    output = _timed(decoders.pair, group, size) if decoders.drafter else plain
+) -> BatchOutput:
+    """Decode one batch three ways, add what came out to the cell; what plain decoding gave."""
+    plain = timed(decoders.plain, group, size)
+    output = timed(decoders.pair, group, size) if decoders.drafter else plain
     alone = decoders.drafter.run(group, size) if decoders.drafter else None
     cell.plain_seconds += plain.decode_seconds
     cell.seconds += output.decode_seconds
@@ -179,9 +202,10 @@ def _add_batch(
         if decoders.drafter is None:  # steps of plain decoding are no rounds
             judged = dataclasses.replace(judged, accepted_lengths=(), identical=None)
         cell.judged.append(judged)
+    return plain
 
 
-def _timed(pipeline: Pipeline, group: list[Prepared], size: int) -> BatchOutput:
+def timed(pipeline: Pipeline, group: list[Prepared], size: int) -> BatchOutput:
     """A run in which nothing was compiled."""
     output = pipeline.run(group, size)
     return pipeline.run(group, size) if output.compiled else output

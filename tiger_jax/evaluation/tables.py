@@ -41,13 +41,13 @@ def yes_no(value: bool | None) -> str:
     return MISSING if value is None else "yes" if value else "NO"
 
 
-def check_report(path: str) -> None:
-    """UserError where a report could not be written later."""
+def check_report(path: str, name: str = "report") -> None:
+    """UserError where the file of the field `name` could not be written later."""
     if not path:
         return
     folder = Path(path).resolve().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(path).is_dir():
-        raise UserError(f"report: expected a file in a writable folder, got {path}")
+        raise UserError(f"{name}: expected a file in a writable folder, got {path}")
 
 
 def write_report(path: str, report: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The CLIP vision transformer (Radford et al., arXiv 2103.00020), one tile at a time.
 
-N: tiles, R: rows (class token + patches), E: width, p: patch side.
+N: tiles, R: rows (class token + patches), E: width, H: heads, d: head dim, p: patch side.
 """
 
 import flax.linen as nn
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import VisionConfig
 from tiger_jax.models.layers import Dense, Embedding, LayerNorm, activation
-from tiger_jax.ops.attention import attend
+from tiger_jax.ops.attention import attend, attention_weights
 
 
 class Attention(nn.Module):
@@ -28,12 +28,18 @@ class Attention(nn.Module):
         self.out = Dense(width, use_bias=True, dtype=self.dtype)
 
     def __call__(self, x: Float[Array, "N R E"]) -> Float[Array, "N R E"]:
-        queries, keys, values = (
-            f(x).reshape(*x.shape[:2], self.config.num_heads, -1)
-            for f in (self.query, self.key, self.value)
-        )
+        queries, keys, values = (self._heads(f(x)) for f in (self.query, self.key, self.value))
         everything = jnp.ones((x.shape[0], x.shape[1], x.shape[1]), bool)
         return self.out(attend(queries, keys.swapaxes(1, 2), values.swapaxes(1, 2), everything))
+
+    def first_row_weights(self, x: Float[Array, "N R E"]) -> Float[Array, "N R"]:
+        """Where row 0 (the class token) looks, mean over heads."""
+        query, keys = self._heads(self.query(x[:, :1])), self._heads(self.key(x))
+        everything = jnp.ones((x.shape[0], 1, x.shape[1]), bool)
+        return attention_weights(query, keys.swapaxes(1, 2), everything)[:, 0]
+
+    def _heads(self, x: Float[Array, "N R E"]) -> Float[Array, "N R H d"]:
+        return x.reshape(*x.shape[:2], self.config.num_heads, -1)
 
 
 class MLP(nn.Module):
@@ -66,6 +72,10 @@ class EncoderLayer(nn.Module):
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
+    def class_attention(self, x: Float[Array, "N R E"]) -> Float[Array, "N R"]:
+        """Where the class token looks, mean over heads."""
+        return self.attention.first_row_weights(self.norm1(x))
+
 
 class ClipVision(nn.Module):
     """The tower. Blocks behind the selected layer and post_norm are carried, never run."""
@@ -92,14 +102,24 @@ class ClipVision(nn.Module):
         The states are numbered as in Hugging Face: 0 after pre_norm, i after block i - 1, negative
         ones from the end; none of them has seen post_norm.
         """
-        count = self.config.num_layers + 1
-        chosen = [self._state_index(layer, count) for layer in feature_layers]
+        chosen = self._state_indices(feature_layers)
         x = self.embed(tiles)
         states = [x]
         for layer in self.layers[: max(chosen)]:
             x = layer(x)
             states.append(x)
         return jnp.concatenate([states[index] for index in chosen], axis=-1)
+
+    def class_attention(
+        self, tiles: Float[Array, "N S S 3"], feature_layers: tuple[int, ...]
+    ) -> Float[Array, "N R"]:
+        """Where the class token looks in the block behind the last of `feature_layers`, mean over
+        heads; state 0 has no block and takes the first one's."""
+        last = max(max(self._state_indices(feature_layers)) - 1, 0)
+        x = self.embed(tiles)
+        for layer in self.layers[:last]:
+            x = layer(x)
+        return self.layers[last].class_attention(x)
 
     def embed(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "N R E"]:
         """Class token and patches with positions, after pre_norm."""
@@ -117,13 +137,14 @@ class ClipVision(nn.Module):
             x = layer(x)
         return self.post_norm(x)
 
-    @staticmethod
-    def _state_index(layer: int, count: int) -> int:
-        if not -count <= layer < count:
-            raise UserError(
-                f"vision_feature_layer: expected {-count} <= layer < {count}, got {layer}"
-            )
-        return layer % count
+    def _state_indices(self, layers: tuple[int, ...]) -> list[int]:
+        count = self.config.num_layers + 1
+        for layer in layers:
+            if not -count <= layer < count:
+                raise UserError(
+                    f"vision_feature_layer: expected {-count} <= layer < {count}, got {layer}"
+                )
+        return [layer % count for layer in layers]
 
 
 def patch_rows(tiles: Float[Array, "N S S 3"], patch: int) -> Float[Array, "N g2 pp3"]:

@@ -12,7 +12,7 @@ Letters: H, W picture height, width (pixels); n patch rows on one side of a tile
 """
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float32, Int
 
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import LlavaNextConfig
@@ -91,12 +91,39 @@ def image_token_rows(
     return np.concatenate([base, lines.ravel()]).astype(np.int32)
 
 
+def image_token_places(
+    height: int, width: int, config: LlavaNextConfig
+) -> Float32[np.ndarray, "tokens 2"]:
+    """(y, x) in 0..1 of the patch centre that each image token saw in its picture: [tokens, 2].
+
+    In the order of `image_token_rows`. A newline stands at the end of its line, x = 1. A patch
+    whose centre is padding (a crop may leave half a line of it) is moved to the picture's edge.
+    """
+    side = config.vision.grid
+    tiles_h, tiles_w = tile_grid(height, width, config)
+    grid_h, grid_w = tiles_h * side, tiles_w * side
+    row0, row1, col0, col1 = unpadded_grid(height, width, grid_h, grid_w)
+    scale = min(grid_h / height, grid_w / width)  # patch rows for each pixel of the picture
+
+    base = (np.arange(side) + 0.5) / side
+    ys = _centres(row0, row1, grid_h, height * scale)
+    xs = np.append(_centres(col0, col1, grid_w, width * scale), 1.0)
+    parts = [np.stack(np.meshgrid(*axes, indexing="ij"), -1) for axes in ((base, base), (ys, xs))]
+    return np.concatenate([part.reshape(-1, 2) for part in parts]).astype(np.float32)
+
+
 def count_image_tokens(height: int, width: int, config: LlavaNextConfig) -> int:
     """Image tokens of one picture: n*n of the base tile + cropped lines, each with its newline."""
     side = config.vision.grid
     tiles_h, tiles_w = tile_grid(height, width, config)
     row0, row1, col0, col1 = unpadded_grid(height, width, tiles_h * side, tiles_w * side)
     return side * side + (row1 - row0) * (col1 - col0 + 1)
+
+
+def _centres(first: int, end: int, grid: int, pictured: float) -> np.ndarray:
+    """Centres of patch rows first..end-1 in a picture of `pictured` rows, centred in `grid`."""
+    padding = (grid - pictured) / 2
+    return np.clip((np.arange(first, end) + 0.5 - padding) / pictured, 0.0, 1.0)
 
 
 def _check_size(height: int, width: int) -> None:

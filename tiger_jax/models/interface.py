@@ -1,7 +1,8 @@
 """The one face that every model family shows to decoding and training.
 
-N: tiles, R: visual rows, B: batch, S: prompt length, T: new tokens, C: cache rows, D: width,
-F: width of the tapped hidden states, V: vocabulary.
+N: tiles, R: visual rows, B: batch, S, L: length of a prompt or context, T: new tokens, C: cache
+rows, M: branches, U: rows of a branch, D: width, F: width of the tapped hidden states,
+V: vocabulary.
 
 All methods are pure functions of their arguments. `params` is the plain nested dict of the family.
 """
@@ -16,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.llava_next import LlavaNext
-from tiger_jax.ops.kv_cache import KVCache
+from tiger_jax.ops.kv_cache import Context, KVCache
 
 Params = dict
 
@@ -54,6 +55,13 @@ class VisionLanguageModel:
         """Rows of the vision tower before they are projected."""
         return self._apply(params, tiles, method="vision_features")
 
+    def vision_saliency(
+        self, params: Params, tiles: Float[Array, "N S S 3"]
+    ) -> Float[Array, "N r"]:
+        """How much the tower's class token looks at each of the rows of `vision_features`: in the
+        layer that made them, mean over heads."""
+        return self._apply(params, tiles, method="vision_saliency")
+
     def encode_images(self, params: Params, tiles: Float[Array, "N S S 3"]) -> Float[Array, "R D"]:
         """The flat table of visual rows that `embed` picks from; its last row is the newline."""
         return self._apply(params, tiles, method="encode_images")
@@ -67,14 +75,16 @@ class VisionLanguageModel:
 
     def prefill(
         self, params: Params, x: Float[Array, "B S D"], cache: KVCache,
-        taps: tuple[int, ...] = (),
+        taps: tuple[int, ...] = (), positions: Int[Array, "B S"] | None = None,
     ) -> tuple[Float[Array, "B S D"], KVCache, Float[Array, "B S F"]]:  # fmt: skip
-        """Run right-padded prompts at positions 0 .. S - 1 into an empty cache.
+        """Run right-padded prompts, at positions 0 .. S - 1 unless told, into an empty cache.
 
         Returns hidden states after the final norm, the cache, and the hidden states at `taps`
         side by side (Hugging Face numbering: 0 = embeddings, i = output of layer i - 1).
         """
-        positions = jnp.broadcast_to(jnp.arange(x.shape[1], dtype=jnp.int32)[None], x.shape[:2])
+        if positions is None:
+            positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+            positions = jnp.broadcast_to(positions, x.shape[:2])
         return self._text(params, "prefill", x, positions, cache, taps)
 
     def extend(
@@ -87,14 +97,46 @@ class VisionLanguageModel:
         `mask[b, t]` says which cache rows token t sees, its own among them: a chain or a tree.
         """
         x = self.embed(params, tokens)
+        return self.extend_embedded(params, x, positions, cache, starts, mask, taps)
+
+    def extend_embedded(
+        self, params: Params, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
+        cache: KVCache, starts: Int[Array, "B"], mask: Bool[Array, "B T C"],
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Float[Array, "B T D"], KVCache, Float[Array, "B T F"]]:  # fmt: skip
+        """`extend` by rows that are embedded already, such as routed visual tokens."""
         return self._text(params, "extend", x, positions, cache, starts, mask, taps)
 
-    def packed(
+    def context(
         self, params: Params, x: Float[Array, "B L D"], positions: Int[Array, "B L"],
-        mask: Bool[Array, "B L PL"], prefix: Float[Array, "B P D"],
-    ) -> Float[Array, "B L D"]:  # fmt: skip
-        """Training pass: hidden states of many short texts that continue one prefix."""
-        return self._text(params, "packed", x, positions, mask, prefix)
+        mask: Bool[Array, "#B L L"],
+    ) -> tuple[Float[Array, "B L D"], Context]:  # fmt: skip
+        """Training pass of a text that others continue: hidden states, keys and values."""
+        return self._text(params, "context", x, positions, mask)
+
+    def branch(
+        self, params: Params, x: Float[Array, "B M T D"], positions: Int[Array, "B M T"],
+        context: Context, context_mask: Bool[Array, "B M #T S"],
+        own_mask: Bool[Array, "#B #M T U"], own: Context | None = None,
+        start: Int[Array, ""] | int = 0,
+    ) -> tuple[Float[Array, "B M T D"], Context, Float[Array, "B M T S"]]:  # fmt: skip
+        """M short texts that continue one context: hidden states, their keys and values, and how
+        much each token looks at the context. With `own` the T tokens are written into it at `start`
+        (TextDecoder.branch)."""
+        return self._text(
+            params, "branch", x, positions, context, context_mask, own_mask, own, start
+        )
+
+    def attention_weights(
+        self, params: Params, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
+        keys: Float[Array, "B K C d"], mask: Bool[Array, "B T C"],
+    ) -> Float[Array, "B T C"]:  # fmt: skip
+        """How much T tokens look at the cached keys of one layer, mean over heads, float32.
+
+        Args:
+            x: hidden states before the layer: `prefill` with the tap `layer`.
+        """
+        return self._text(params, "attention_weights", layer, x, positions, keys, mask)
 
     def logits(self, params: Params, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Scores over the vocabulary, float32."""

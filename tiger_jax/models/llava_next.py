@@ -54,6 +54,11 @@ class LlavaNext(nn.Module):
         states = self.vision_tower(tiles, self.config.feature_layers)
         return states if self.config.select_strategy == "full" else states[:, 1:]
 
+    def vision_saliency(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "N r"]:
+        """The class token's attention to the rows of `vision_features`."""
+        looks = self.vision_tower.class_attention(tiles, self.config.feature_layers)
+        return looks if self.config.select_strategy == "full" else looks[:, 1:]
+
     def encode_images(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "R D"]:
         """The flat table of visual rows: N * rows_per_tile projected rows, then image_newline."""
         projected = self.projector(self.vision_features(tiles))
@@ -81,6 +86,6 @@ class LlavaNext(nn.Module):
         self.encode_images(tiles)
         tokens = jnp.zeros((1, 1), jnp.int32)
         words = self.language_model.embed_tokens(tokens)
-        everything = jnp.ones((1, 1, 2), bool)
-        hidden = self.language_model.packed(words, tokens, everything, words)
+        everything = jnp.ones((1, 1, 1), bool)
+        hidden, _ = self.language_model.context(words, tokens, everything)
         self.language_model.logits(hidden)

@@ -1,7 +1,7 @@
 """The Llama decoder, with one way through it for each use: prefill, cached extension, training.
 
-B: batch, T: tokens, C: cache rows, P: prefix tokens, H: query heads, K: key/value heads, d: head
-dim, D: width, V: vocabulary.
+B: batch, T: tokens, C: cache rows, L, S: tokens of a context, M: branches, U: rows of a branch,
+H: query heads, K: key/value heads, d: head dim, D: width, V: vocabulary.
 
 Layers are unrolled in Python with one cache array each: scanning them would copy every layer's
 weights, and the caches, in each decoding step (docs/decisions.md).
@@ -10,14 +10,21 @@ weights, and the caches, in each decoding step (docs/decisions.md).
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.config import TextConfig
 from tiger_jax.models.layers import Dense, Embedding, RMSNorm
 from tiger_jax.ops import rotary
-from tiger_jax.ops.attention import attend, attend_causal, attend_dense
-from tiger_jax.ops.kv_cache import KVCache, append_rows
+from tiger_jax.ops.attention import (
+    attend,
+    attend_branches,
+    attend_causal,
+    attend_dense,
+    attention_weights,
+)
+from tiger_jax.ops.kv_cache import Context, KVCache, append_rows
 
 Rope = tuple[Array, Array]
 
@@ -120,7 +127,7 @@ class TextDecoder(nn.Module):
 
         stored: list[tuple[Array, Array]] = []
         hidden, tapped = self._run(x, positions, attention, taps)
-        return hidden, _as_cache(stored), tapped
+        return hidden, _gather_layers(KVCache, stored), tapped
 
     def extend(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], cache: KVCache,
@@ -140,39 +147,65 @@ class TextDecoder(nn.Module):
 
         stored: list[tuple[Array, Array]] = []
         hidden, tapped = self._run(x, positions, attention, taps)
-        return hidden, _as_cache(stored), tapped
+        return hidden, _gather_layers(KVCache, stored), tapped
 
-    def packed(
-        self, x: Float[Array, "B L D"], positions: Int[Array, "B L"],
-        mask: Bool[Array, "B L PL"], prefix: Float[Array, "B P D"],
-    ) -> Float[Array, "B L D"]:  # fmt: skip
-        """Training pass: L tokens of many short texts that continue one prefix, without a cache.
+    def context(
+        self, x: Float[Array, "B L D"], positions: Int[Array, "B L"], mask: Bool[Array, "#B L L"]
+    ) -> tuple[Float[Array, "B L D"], Context]:
+        """Training pass of a text that others continue: hidden states, keys and values.
 
-        The prefix runs causally, once; `mask` says what each of the L tokens sees of
-        [prefix | tokens]. Between the attentions all tokens of the batch form one row
-        [1, B * L, D]: the gradient of a kernel is then a plain matrix product instead of one that
-        sums over two axes.
+        Between the attentions all tokens of the batch form one row [1, B * L, D]: the gradient of a
+        kernel is then a plain matrix product instead of one that sums over two axes.
         """
-        batch, size = prefix.shape[:2]
-        causal = jnp.tril(jnp.ones((size, size), bool))[None]
-        places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[None], (batch, size))
-        rope, prefix_rope = (self._rope(p.reshape(1, -1)) for p in (positions, places))
 
-        def by_row(heads: Array) -> Array:
-            return heads.reshape(batch, -1, *heads.shape[2:])
+        def attention(index: int, queries: Array, keys: Array, values: Array) -> Array:
+            queries, keys, values = (_rows(h, *x.shape[:2]) for h in (queries, keys, values))
+            stored.append((keys, values))
+            return attend_dense(queries, keys, values, mask)
 
-        shape = x.shape
-        x, prefix = x.reshape(1, -1, shape[-1]), prefix.reshape(1, -1, shape[-1])
-        for layer in self.layers:
-            queries, keys, values = map(by_row, layer.project(prefix, prefix_rope))
-            mixed = attend_dense(queries, keys, values, causal)
-            prefix = layer.finish(prefix, mixed.reshape(*prefix.shape[:2], -1))
-            own_queries, own_keys, own_values = map(by_row, layer.project(x, rope))
-            keys = jnp.concatenate([keys, own_keys], axis=1)
-            values = jnp.concatenate([values, own_values], axis=1)
-            mixed = attend_dense(own_queries, keys, values, mask)
-            x = layer.finish(x, mixed.reshape(*x.shape[:2], -1))
-        return self.final_norm(x).reshape(shape)
+        stored: list[tuple[Array, Array]] = []
+        hidden = self._run_flat(x, positions, attention)
+        return hidden, _gather_layers(Context, stored)
+
+    def branch(
+        self, x: Float[Array, "B M T D"], positions: Int[Array, "B M T"], context: Context,
+        context_mask: Bool[Array, "B M #T S"], own_mask: Bool[Array, "#B #M T U"],
+        own: Context | None = None, start: Int[Array, ""] | int = 0,
+    ) -> tuple[Float[Array, "B M T D"], Context, Float[Array, "B M T S"]]:  # fmt: skip
+        """M short texts that continue one context, each seeing a part of it and itself.
+
+        With `own`, keys and values of U rows a branch, the T new tokens are written at `start` and
+        see those before them: drafting step by step. Returns hidden states, the branches' keys and
+        values, and how much each token looks at the context (mean over heads and layers).
+        """
+        shape = x.shape[:3]
+
+        def attention(index: int, queries: Array, keys: Array, values: Array) -> Array:
+            queries, keys, values = (_rows(h, *shape) for h in (queries, keys, values))
+            if own is not None:
+                keys = lax.dynamic_update_slice_in_dim(own.keys[index], keys, start, axis=2)
+                values = lax.dynamic_update_slice_in_dim(own.values[index], values, start, axis=2)
+            stored.append((keys, values))
+            shared = context.keys[index], context.values[index]
+            mixed, weights = attend_branches(
+                queries, shared, (keys, values), context_mask, own_mask
+            )
+            looks.append(weights.astype(jnp.float32).mean(axis=1))
+            return mixed
+
+        stored: list[tuple[Array, Array]] = []
+        looks: list[Array] = []
+        hidden = self._run_flat(x, positions, attention)
+        return hidden, _gather_layers(Context, stored), sum(looks) / len(looks)
+
+    def attention_weights(
+        self, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
+        keys: Float[Array, "B K C d"], mask: Bool[Array, "B T C"],
+    ) -> Float[Array, "B T C"]:  # fmt: skip
+        """How much a few tokens look at the cached keys of one layer, mean over heads; x are their
+        states before it."""
+        queries, _, _ = self.layers[layer].project(x, self._rope(positions))
+        return attention_weights(queries, keys, mask)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Scores over the vocabulary, float32."""
@@ -185,6 +218,16 @@ class TextDecoder(nn.Module):
     def _rope(self, positions: Int[Array, "B T"]) -> Rope:
         cfg = self.config
         return rotary.rotary_tables(positions, cfg.head_dim, cfg.rope_theta, self.dtype)
+
+    def _run_flat(self, x: Float[Array, "*B D"], positions: Int[Array, "*B"], attention) -> Array:
+        """`_run` with all tokens in one row; `attention` brings them back into their own shape."""
+
+        def flat(index: int, queries: Array, keys: Array, values: Array) -> Array:
+            mixed = attention(index, queries, keys, values)
+            return mixed.reshape(1, -1, mixed.shape[-2] * mixed.shape[-1])
+
+        row = x.reshape(1, -1, x.shape[-1])
+        return self._run(row, positions.reshape(1, -1), flat, ())[0].reshape(x.shape)
 
     def _run(self, x, positions, attention, taps: tuple[int, ...]) -> tuple[Array, Array]:
         """All layers and the final norm; `taps` are hidden-state indices, 0 being the
@@ -199,6 +242,11 @@ class TextDecoder(nn.Module):
         return self.final_norm(x), jnp.concatenate(tapped, axis=-1)
 
 
-def _as_cache(stored: list[tuple[Array, Array]]) -> KVCache:
+def _rows(heads: Float[Array, "1 N H d"], *shape: int) -> Float[Array, "*B H d"]:
+    return heads.reshape(*shape, *heads.shape[2:])
+
+
+def _gather_layers(kind: type, stored: list[tuple[Array, Array]]):
+    """(keys, values) of each layer as one KVCache or Context."""
     keys, values = zip(*stored, strict=True)
-    return KVCache(keys=keys, values=values)
+    return kind(keys=keys, values=values)

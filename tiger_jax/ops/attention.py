@@ -1,7 +1,7 @@
-"""Attention over a key/value cache, over a fresh prompt, and with a free mask.
+"""Attention over a key/value cache, over a fresh prompt, with a free mask, and of branches.
 
 B: batch, T: queries, C: cache rows, S: keys, H: query heads, K: key/value heads, G = H/K, d: head
-dim.
+dim, M: branches, U: own keys of a branch.
 """
 
 import jax
@@ -43,6 +43,17 @@ def attend(
     return mixed.reshape(batch, length, heads * dim)
 
 
+def attention_weights(
+    queries: Float[Array, "B T H d"], keys: Float[Array, "B K S d"], mask: Bool[Array, "B T S"]
+) -> Float[Array, "B T S"]:
+    """The weights of `attend`, mean over heads, float32."""
+    batch, length, _, dim = queries.shape
+    rows = queries.reshape(batch, length, keys.shape[1], -1, dim)
+    scores = jnp.einsum("btkgd,bksd->bkgts", rows, keys, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask[:, None, None], scores * dim**-0.5, _MASKED)
+    return jax.nn.softmax(scores, axis=-1).mean(axis=(1, 2))
+
+
 def attend_causal(
     queries: Float[Array, "B T H d"],
     keys: Float[Array, "B T K d"],
@@ -71,11 +82,46 @@ def attend_dense(
     values: Float[Array, "B S K d"], mask: Bool[Array, "#B T S"],
 ) -> Float[Array, "B T H d"]:  # fmt: skip
     """`attend` without a cache, in the form whose gradient is cheapest; heads stay apart."""
-    groups = queries.shape[2] // keys.shape[2]
-    if groups > 1:
-        keys, values = (jnp.repeat(x, groups, axis=2) for x in (keys, values))
+    keys, values = (_repeat_heads(x, queries.shape[2]) for x in (keys, values))
     queries, keys, values = (x.swapaxes(1, 2) for x in (queries, keys, values))
     scores = (queries * queries.shape[-1] ** -0.5) @ keys.swapaxes(2, 3)
     scores = jnp.where(mask[:, None], scores.astype(jnp.float32), _MASKED)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     return (weights @ values).swapaxes(1, 2)
+
+
+def attend_branches(
+    queries: Float[Array, "B M T H d"],
+    shared: tuple[Float[Array, "B S K d"], Float[Array, "B S K d"]],
+    own: tuple[Float[Array, "B M U K d"], Float[Array, "B M U K d"]],
+    shared_mask: Bool[Array, "B M #T S"],
+    own_mask: Bool[Array, "#B #M T U"],
+) -> tuple[Float[Array, "B M T H d"], Float[Array, "B H M T S"]]:
+    """One softmax over keys that all branches share and keys that only a branch itself has.
+
+    Branches never meet, so no [M * T, M * U] square is made. Also returns the weights on the shared
+    keys.
+    """
+    batch, count, length, heads, dim = queries.shape
+    (shared_keys, shared_values), (own_keys, own_values) = (
+        tuple(_repeat_heads(x, heads) for x in pair) for pair in (shared, own)
+    )
+    queries = queries * dim**-0.5
+    rows = queries.reshape(batch, count * length, heads, dim).swapaxes(1, 2)
+    outer = rows @ shared_keys.transpose(0, 2, 3, 1)
+    outer = outer.reshape(batch, heads, count, length, -1).astype(jnp.float32)
+    inner = queries.transpose(0, 3, 1, 2, 4) @ own_keys.transpose(0, 3, 1, 4, 2)
+    outer = jnp.where(shared_mask[:, None], outer, _MASKED)
+    inner = jnp.where(own_mask[:, None], inner.astype(jnp.float32), _MASKED)
+    weights = jax.nn.softmax(jnp.concatenate([outer, inner], axis=-1), axis=-1)
+    seen = shared_keys.shape[1]
+    outer = weights[..., :seen].astype(queries.dtype)
+    inner = weights[..., seen:].astype(queries.dtype)
+    mixed = outer.reshape(batch, heads, count * length, seen) @ shared_values.swapaxes(1, 2)
+    mixed = mixed.reshape(batch, heads, count, length, dim)
+    mixed = mixed + inner @ own_values.transpose(0, 3, 1, 2, 4)
+    return mixed.transpose(0, 2, 3, 1, 4), outer
+
+
+def _repeat_heads(x: Float[Array, "*B K d"], heads: int) -> Float[Array, "*B H d"]:
+    return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)

@@ -38,6 +38,24 @@ class KVCache:
         )
 
 
+@struct.dataclass
+class Context:
+    """Keys and values of a text that others continue: the training pass's counterpart of a cache,
+    written once, differentiable, in the layout in which projections give them."""
+
+    keys: tuple[Array, ...]
+    """One [B, S, K, d] array per layer; [B, M, U, K, d] for the rows of branches."""
+    values: tuple[Array, ...]
+
+    def __add__(self, later: "Context") -> "Context":
+        """The rows of both, one after the other."""
+
+        def join(first: Array, second: Array) -> Array:
+            return jnp.concatenate([first, second], axis=-3)
+
+        return jax.tree.map(join, self, later)
+
+
 def append_rows(
     rows: Float[Array, "B K C d"], new: Float[Array, "B T K d"], starts: Int[Array, "B"]
 ) -> Float[Array, "B K C d"]:

@@ -26,6 +26,7 @@ class Purpose(enum.IntEnum):
     ACCEPT = 1
     RECOVER = 2
     EMIT = 3
+    ROUTE = 4
 
 
 class SamplingMode(enum.Enum):

@@ -70,6 +70,13 @@ LLAVA_NEXT_RULES = (
 )
 """All parameters of LLaVA-NeXT."""
 
+ROUTER_RULES = (
+    ParamRule(r"router/(look_\d/)?(query|key|value)/kernel", ("embed", "heads")),
+    ParamRule(r"router/look_\d/out/kernel", ("heads", "embed"), optional=True),
+    ParamRule(r"router/saliency", (None,)),
+)
+"""A drafter's router, beside its model."""
+
 
 def logical_axes(
     params: Mapping[str, Any], rules: Sequence[ParamRule]

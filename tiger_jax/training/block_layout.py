@@ -1,7 +1,7 @@
 """One pass over a shared prefix and many short continuations of it, all in one row.
 
 B: pictures, P: prefix tokens, L: packed tokens, N: segments (questions of a picture),
-T: tokens of a segment, D: width.
+T: tokens of a segment, M: blocks, D: width.
 
     host [B, N, T]                         device [B, L]
     a1 a2 a3 a4 . . . .                    tokens    a1 a2 a3 a4 b1 b2 c1 c2 c3 .
@@ -15,38 +15,13 @@ sees when its question stands alone.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpy as np
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.interface import VisionLanguageModel
-
-
-def pack_rows(
-    lengths: Int[np.ndarray, "B N"], multiple: int = 16
-) -> tuple[Int[np.ndarray, "B L"], Int[np.ndarray, "B L"]]:
-    """(segments, offsets) of packed rows: which segment a place belongs to, and its token there.
-
-    Segment n has the number n + 1; padding is segment 0, offset 0. L is the longest row rounded up
-    to `multiple`, so that few widths have to be compiled.
-    """
-    totals = lengths.sum(axis=1)
-    width = -(-int(totals.max()) // multiple) * multiple
-    segments = np.zeros((len(lengths), width), np.int32)
-    offsets = np.zeros((len(lengths), width), np.int32)
-    for row, counts in enumerate(lengths):
-        segments[row, : totals[row]] = np.repeat(np.arange(1, len(counts) + 1), counts)
-        offsets[row, : totals[row]] = np.concatenate([np.arange(count) for count in counts])
-    return segments, offsets
-
-
-def take_packed(
-    values: np.ndarray, segments: Int[np.ndarray, "B L"], offsets: Int[np.ndarray, "B L"]
-) -> np.ndarray:
-    """Values [B, N, T] at their packed places [B, L]; 0 at padding."""
-    rows = np.arange(len(values))[:, None]
-    taken = values[rows, np.maximum(segments - 1, 0), offsets]
-    return np.where(segments > 0, taken, np.zeros((), values.dtype))
+from tiger_jax.ops.kv_cache import Context
 
 
 def packed_mask(
@@ -61,11 +36,68 @@ def packed_mask(
     return jnp.concatenate([real, same & causal], axis=-1)
 
 
+@struct.dataclass
+class TextRows:
+    """Packed texts after their prefixes."""
+
+    tokens: Any
+    """int32 [B, L]."""
+    segments: Any
+    """int32 [B, L]: 1 .. N, 0 = padding."""
+    positions: Any
+    """int32 [B, L]: rotary positions in the full prompt."""
+
+
+@struct.dataclass
+class PackedPass:
+    """Everything that later branches need of a pass over prefix and packed text."""
+
+    hidden: Float[Array, "B L D"]
+    """After the final norm."""
+    context: Context
+    """Keys and values of [prefix | text]."""
+    attention: Float[Array, "B L P"]
+    """How much each text token looks at the prefix, mean over heads and layers."""
+
+
 def run_packed(
     model: VisionLanguageModel, params: Any, x: Float[Array, "B L D"],
     positions: Int[Array, "B L"], segments: Int[Array, "B L"],
     prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
-) -> Float[Array, "B L D"]:  # fmt: skip
-    """Hidden states (after the final norm) of the packed tokens; the prefix runs causally, once."""
-    mask = packed_mask(segments, prefix_lengths, prefix.shape[1])
-    return model.packed(params, x, positions, mask, prefix)
+    prefix_positions: Int[Array, "B P"] | None = None,
+) -> PackedPass:  # fmt: skip
+    """The prefix runs causally, once; every packed token sees it and its own segment."""
+    batch, size = prefix.shape[:2]
+    causal = jnp.tril(jnp.ones((size, size), bool))[None]
+    if prefix_positions is None:
+        prefix_positions = jnp.arange(size, dtype=jnp.int32)[None]
+    places = jnp.broadcast_to(prefix_positions, (batch, size))
+    _, before = model.context(params, prefix, places, causal)
+    mask = packed_mask(segments, prefix_lengths, size)[:, None]
+    hidden, own, attention = model.branch(
+        params, x[:, None], positions[:, None], before, mask[..., :size], mask[..., size:]
+    )
+    own = jax.tree.map(lambda rows: rows[:, 0], own)
+    return PackedPass(hidden=hidden[:, 0], context=before + own, attention=attention[:, 0])
+
+
+def visible_before(
+    anchors: Int[Array, "B M"], segments: Int[Array, "B L"], prefix_lengths: Int[Array, "B"],
+    prefix_size: int, *, inclusive: bool,
+) -> Bool[Array, "B M PL"]:  # fmt: skip
+    """What a block that starts at text token `anchors[b, m]` sees of [prefix | text]: the real
+    prefix and its own segment up to the anchor, itself included or not. Anchor -1 sees nothing of
+    the text."""
+    place = jnp.arange(segments.shape[1])[None, None]
+    own = jnp.take_along_axis(segments, jnp.maximum(anchors, 0), axis=1, mode="clip")
+    end = anchors[..., None] + int(inclusive)
+    text = (segments[:, None] == own[..., None]) & (place < end)
+    real = jnp.arange(prefix_size)[None, None] < prefix_lengths[:, None, None]
+    real = jnp.broadcast_to(real, (*anchors.shape, prefix_size))
+    return jnp.concatenate([real, text], axis=-1)
+
+
+def at_anchors(values: Array, anchors: Int[Array, "B M"]) -> Array:
+    """values[b, anchors[b, m], ...]; row 0 for padding."""
+    index = jnp.maximum(anchors, 0).reshape(*anchors.shape, *[1] * (values.ndim - 2))
+    return jnp.take_along_axis(values, index, axis=1, mode="clip")

@@ -1,7 +1,8 @@
 """The training loop: draw, step, look at the step before, now and then log, evaluate and save.
 
-It knows no objective: an objective is a TrainStep and a stream of batches. The host never waits for
-the step that it has just started; the metrics of a step are read after the next one is under way.
+It knows no objective: an objective is a TrainStep, or what wraps one, and a stream of batches. The
+host never waits for the step that it has just started; the metrics of a step are read after the
+next one is under way.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from tiger_jax.training.interruption import StopRequest
 from tiger_jax.training.metric_log import MetricLog
 from tiger_jax.training.progress import Progress
 from tiger_jax.training.train_state import TrainState
-from tiger_jax.training.train_step import Metrics, TrainStep
+from tiger_jax.training.train_step import Metrics
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -70,8 +71,9 @@ class _Pending:
 
 
 def run_loop(
-    state: TrainState, train_step: TrainStep, stream: BatchStream, settings: LoopSettings,
-    observers: Observers, *, place: Callable[[Any], Any], stop: StopRequest,
+    state: TrainState, train_step: Callable[[TrainState, list], tuple[TrainState, Metrics]],
+    stream: BatchStream, settings: LoopSettings, observers: Observers, *,
+    place: Callable[[Any], Any], stop: StopRequest,
 ) -> TrainState:  # fmt: skip
     """Train from state.step to settings.steps or until `stop` asks; either way save a checkpoint.
 

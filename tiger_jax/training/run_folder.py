@@ -16,6 +16,7 @@ from tiger_jax.models.config import read_config, read_json
 from tiger_jax.training.checkpoint import CHECKPOINTS, check_writable
 from tiger_jax.weights.export import save_hf_folder
 from tiger_jax.weights.load import load_params
+from tiger_jax.weights.router_io import read_router
 
 CONFIG_FILE = "config.json"
 EXPORT = "export"
@@ -58,12 +59,17 @@ def initial_params(folder: str | Path, params: Any, only: tuple[str, ...] = ()) 
         UserError: no such folder, a regex that takes nothing, or weights of another shape.
     """
     source = export_folder(folder)
-    stored = traverse_util.flatten_dict(load_params(source, read_config(source)), sep="/")
+    weights = load_params(source, read_config(source))
+    stored = traverse_util.flatten_dict(weights, sep="/")
+    if "router" in params and (found := read_router(source)):
+        stored |= traverse_util.flatten_dict({"router": found[1]}, sep="/")
     flat = dict(traverse_util.flatten_dict(params, sep="/"))
     taken = matching_paths(stored, only, f"{source}")
     faults = [path for path in taken if path not in flat or flat[path].shape != stored[path].shape]
-    if faults or (not only and set(taken) != set(flat)):
-        named = faults[0] if faults else sorted(set(flat) - set(taken))[0]
+    # A drafter that never had a router keeps the fresh one.
+    lacking = {path for path in set(flat) - set(taken) if not path.startswith("router/")}
+    if faults or (not only and lacking):
+        named = faults[0] if faults else sorted(lacking)[0]
         have = stored[named].shape if named in stored else None
         want = flat[named].shape if named in flat else None
         raise UserError(f"{source}: {named}: expected shape {want}, got {have}")

@@ -21,6 +21,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from tiger_jax.data.packing import pack_rows, take_packed
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.sharding.rules import constrain
 from tiger_jax.training import block_layout
@@ -62,16 +63,16 @@ def pack_batch(
     """
     answers = np.maximum(loss_mask.sum(axis=2, keepdims=True), 1)
     weights = (loss_mask * answers.astype(np.float32) ** -balance).astype(np.float32)
-    segments, offsets = block_layout.pack_rows(branch_lengths)
+    segments, offsets = pack_rows(branch_lengths)
     return PackedBatch(
         prefix_tokens=prefix_tokens,
         prefix_image_rows=prefix_image_rows,
         prefix_lengths=prefix_lengths,
         tiles=tiles,
-        tokens=block_layout.take_packed(branch_tokens, segments, offsets),
+        tokens=take_packed(branch_tokens, segments, offsets),
         segments=segments,
         positions=np.where(segments > 0, prefix_lengths[:, None] + offsets, 0).astype(np.int32),
-        weights=block_layout.take_packed(weights, segments, offsets),
+        weights=take_packed(weights, segments, offsets),
     )
 
 
@@ -98,7 +99,7 @@ def segment_hidden(
     words = constrain(model.embed(params, batch.tokens), "batch", None, None)
     return block_layout.run_packed(
         model, params, words, batch.positions, batch.segments, prefix, batch.prefix_lengths
-    )
+    ).hidden
 
 
 def answer_sums(

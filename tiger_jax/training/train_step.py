@@ -100,8 +100,7 @@ def make_train_step(
         gradients = jax.tree.map(lambda g: g * scale, sums.gradients)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        norm = optax.global_norm(gradients)
-        metrics = {**sums.metrics, "gradient_norm": (norm, jnp.ones_like(norm))}
+        metrics = {**sums.metrics, **_gradient_norms(gradients)}
         return state.replace(params=params, opt_state=opt_state, step=state.step + 1), metrics
 
     return TrainStep(
@@ -126,3 +125,14 @@ def _stop_frozen(params: Any, frozen: Any) -> Any:
     return jax.tree.map(
         lambda leaf, stop: jax.lax.stop_gradient(leaf) if stop else leaf, params, frozen
     )
+
+
+def _gradient_norms(gradients: Any) -> Metrics:
+    """The global norm; with a router, its norm and that of everything else too."""
+    one = jnp.ones(())
+    norms = {"gradient_norm": (optax.global_norm(gradients), one)}
+    if "router" in gradients:
+        rest = {name: part for name, part in gradients.items() if name != "router"}
+        norms["gradient_norm_router"] = (optax.global_norm(gradients["router"]), one)
+        norms["gradient_norm_drafter"] = (optax.global_norm(rest), one)
+    return norms

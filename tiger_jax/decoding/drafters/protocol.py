@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
 from tiger_jax.ops.sampling import Sampling, SamplingMode
+from tiger_jax.routing.bank import Stream
 
 
 @struct.dataclass
@@ -25,6 +26,8 @@ class PromptArrays:
     image_rows: Int[Array, "B S"] | None
     """Row of the visual table in each token's place, -1 for text; None: no picture in the batch."""
     tiles: Float[Array, "N H W 3"] | None
+    stream: Stream | None = None
+    """The same prompts as a routed drafter reads them; only such a drafter needs it."""
 
 
 @struct.dataclass
@@ -81,3 +84,12 @@ class Drafter(Protocol):
 
     def observe(self, params: Any, state: Any, commit: Commit) -> Any:
         """Learn what was accepted."""
+
+
+@runtime_checkable
+class RoutingDrafter(Drafter, Protocol):
+    """A drafter that chooses visual tokens before it drafts, as a part that can be timed alone."""
+
+    def route(self, params: Any, state: Any, context: RoundContext) -> Any:
+        """Read the tokens committed last and choose; the returned state remembers the choice in
+        `indices` [B, k]. `propose` begins with the same."""

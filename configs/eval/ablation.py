@@ -1,0 +1,23 @@
+"""The paper's ablation: TIGER without routing, without alignment, without distillation.
+
+    python -m tiger_jax.evaluate --config configs/eval/ablation.py
+    python -m tiger_jax.evaluate --config configs/eval/ablation.py --config.decode=True
+
+The three others are training runs: RUNS/NAME/export. Without routing means a drafter that sees all
+visual tokens and was trained for as many steps.
+"""
+
+import ml_collections
+
+from tiger_jax.evaluation.exact_config import drafters_config
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of the comparison; `arg` is not used."""
+    del arg
+    return drafters_config((
+        {"name": "tiger", "drafter": "embedded:tiger"},
+        {"name": "without routing", "drafter": "run:no_routing"},
+        {"name": "without alignment", "drafter": "run:kd"},
+        {"name": "without KD", "drafter": "run:no_kd"},
+    ))  # fmt: skip

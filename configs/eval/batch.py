@@ -1,0 +1,21 @@
+"""Speed at batch 1, 8 and 16, against plain decoding of the same verifier at the same batch.
+
+    python -m tiger_jax.evaluate --config configs/eval/batch.py
+
+Every setting is decoded for real, on `decode_scenes` pictures: a quiet machine is needed.
+"""
+
+import ml_collections
+
+from tiger_jax.evaluation.exact_config import drafters_config
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of the comparison; `arg` is not used."""
+    del arg
+    variants = ({"name": "tiger", "drafter": "embedded:tiger"},
+                {"name": "full", "drafter": "embedded:full"})  # fmt: skip
+    return drafters_config(
+        variants, decode=True, decode_batches=(1, 8, 16), scenes=30, temperatures=(0.0,),
+        draft_lengths=(5,),
+    )  # fmt: skip

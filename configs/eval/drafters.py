@@ -1,0 +1,19 @@
+"""Any drafters of one verifier, compared on its own answers to held-out scenes.
+
+    python -m tiger_jax.evaluate --config configs/eval/drafters.py \
+        --config.more="('runs/grpo/export',)" --config.report=drafters.json
+
+The fields, and what each means: tiger_jax/evaluation/exact_config.py; how a variant is written:
+tiger_jax/evaluation/variants.py.
+"""
+
+import ml_collections
+
+from tiger_jax.evaluation.exact_config import drafters_config
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of the comparison; `arg` is not used."""
+    del arg
+    return drafters_config(({"name": "tiger", "drafter": "embedded:tiger"},
+                            {"name": "full", "drafter": "embedded:full"}))  # fmt: skip

@@ -1,0 +1,16 @@
+"""Acceptance by temperature: 0, 0.5, 0.7 and 1.
+
+python -m tiger_jax.evaluate --config configs/eval/temperature.py
+"""
+
+import ml_collections
+
+from tiger_jax.evaluation.exact_config import drafters_config
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of the comparison; `arg` is not used."""
+    del arg
+    variants = ({"name": "tiger", "drafter": "embedded:tiger"},
+                {"name": "full", "drafter": "embedded:full"})  # fmt: skip
+    return drafters_config(variants, temperatures=(0.0, 0.5, 0.7, 1.0))

@@ -1,0 +1,76 @@
+"""Knowledge distillation: a drafter learns to draft from k routed visual tokens (method 4.1).
+
+    python -m tiger_jax.train --config configs/kd.py
+    python -m tiger_jax.train --config configs/kd.py:llava_next \\
+        --config.verifier=llava-v1.6-vicuna-13b-hf --config.model=llava-v1.6-vicuna-7b-hf \\
+        --config.examples="('my/questions.jsonl',)"
+
+The verifier first answers every prompt; its answers stay in cache_dir. Without a pair's name: the
+embedded pair on scenes. The result is a Hugging Face folder with the router beside it,
+run_dir/export, which `--drafter` of tiger_jax.decode takes.
+"""
+
+import ml_collections
+
+from configs import presets
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of a distillation run; `arg` is the name of a pair."""
+    pair = presets.pair(arg)
+    config = ml_collections.ConfigDict({
+        "objective": "distill",
+        "verifier": pair["verifier"],  # Hugging Face or run folder
+        "model": pair["drafter"],  # Hugging Face folder of the drafter
+        "init_from": "",  # run or Hugging Face folder to take the weights from; "" = model
+        "tower_from": "",
+        "run_dir": "runs/kd",
+        "export_to": "",  # "" = run_dir/export
+        "resume": True,  # False = delete what run_dir holds and start anew
+        "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
+        # What is learnt from: scenes, JSON Lines files ({"images": [..], "prompt": ..}), or both.
+        "scenes": 0,
+        "hard_share": 0.0,  # scenes with clutter behind the items
+        "examples": (),
+        "filter": {},  # fields of data.filters.PromptFilter; {} keeps every prompt
+        "response": "verifier",  # or "reference": the answers that the records hold
+        "cache_dir": "runs/teacher",  # the verifier's answers
+        "teacher": {  # training.teacher_pass.TeacherSettings
+            "temperature": 1.0, "seed": 0, "max_new_tokens": 512, "kept_tokens": 32,
+            "kept_rows": 32, "window": 5, "power": 3.0,
+        },
+        "online_teacher": False,  # True: laws from the verifier at each step, not from the cache
+        "router": {  # routing.router.RouterConfig
+            "selector": "tiger", "routed_tokens": 8, "pooled_tokens": 1, "query": "visual",
+            "looks": 0, "gate": "none",
+        },
+        "route_weight": 0.3,  # of the verifier's attention as the router's teacher
+        "draft_length": 32,
+        "steps": 23_125,  # 92,500 examples, once
+        "batch": 1,  # examples a micro-batch
+        "accumulate": 4,
+        "learning_rate": 5e-6,
+        "warmup": 100,
+        "final_fraction": 0.0,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+        "compute_dtype": "bfloat16",
+        "mesh": {"data": 1, "fsdp": -1, "tensor": 1},
+        "seed": 0,
+        "held_out_scenes": 0,
+        "workers": 2,
+        "log_every": 10,
+        "evaluate_every": 500,
+        "checkpoint_every": 200,
+        "keep": 2,
+    })  # fmt: skip
+    if pair is presets.PAIRS["tiny_llava"]:
+        config.update({
+            "scenes": 6000, "held_out_scenes": 96, "workers": 0, "draft_length": 8, "steps": 1800,
+            "batch": 24, "accumulate": 1, "learning_rate": 2e-3, "warmup": 30,
+            "compute_dtype": "float32", "evaluate_every": 600, "checkpoint_every": 200,
+            "route_weight": 1.0,
+        })  # fmt: skip
+        config.teacher.max_new_tokens = 96
+        config.router.update({"pooled_tokens": 9, "looks": 1})
+    return config

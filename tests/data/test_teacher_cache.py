@@ -1,0 +1,90 @@
+"""The verifier's answers on disk: what goes in comes out, and what was cut off does not count."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from tiger_jax.data.teacher_cache import TeacherCache, TeacherRecord
+from tiger_jax.errors import UserError
+
+SETTINGS = {"verifier": "abc", "temperature": 1.0}
+
+
+def record(seed: int) -> TeacherRecord:
+    rng = np.random.default_rng(seed)
+    return TeacherRecord(
+        lengths=np.array([2, 3], np.int32),
+        tokens=rng.integers(0, 99, 5).astype(np.int32),
+        logprobs=rng.uniform(-3, 0, 5).astype(np.float32),
+        law_ids=rng.integers(0, 99, (5, 4)).astype(np.int32),
+        law_logprobs=rng.uniform(-30, 0, (5, 4)).astype(np.float32),
+        route_ids=rng.integers(-1, 9, (5, 3)).astype(np.int32),
+        route_weights=rng.uniform(0, 1, (5, 3)).astype(np.float32),
+    )
+
+
+def check(got: TeacherRecord, want: TeacherRecord) -> None:
+    for name, value in want._asdict().items():
+        # half precision: eleven bits
+        np.testing.assert_allclose(getattr(got, name), value, rtol=5e-4, err_msg=name)
+        if name in ("lengths", "tokens", "logprobs", "law_ids", "route_ids"):
+            np.testing.assert_array_equal(getattr(got, name), value)
+
+
+@pytest.fixture
+def cache(tmp_path) -> TeacherCache:
+    """Two shards: a, b and c."""
+    cache = TeacherCache(tmp_path, SETTINGS)
+    cache.add_shard([("a", record(0)), ("b", record(1))])
+    cache.add_shard([("c", record(2))])
+    return cache
+
+
+def test_round_trip_in_the_same_and_a_new_process(cache, tmp_path):
+    for reader in (cache, TeacherCache(tmp_path, SETTINGS), pickle.loads(pickle.dumps(cache))):
+        assert len(reader) == 3
+        for seed, key in enumerate("abc"):
+            check(reader[key], record(seed))
+
+
+def test_pickling_leaves_open_files_behind(cache):
+    assert cache["a"] is not None
+    assert cache._readers
+    assert not pickle.loads(pickle.dumps(cache))._readers
+
+
+def test_missing_keys_in_their_order(cache):
+    assert "b" in cache
+    assert "z" not in cache
+    assert cache.missing(["z", "c", "a", "y"]) == [0, 3]
+    with pytest.raises(KeyError, match="z"):
+        cache["z"]
+
+
+@pytest.mark.parametrize("left", [".array_record", ".unfinished"])
+def test_a_shard_without_its_keys_does_not_count(cache, tmp_path, left):
+    """Killed while the third shard was written: lost, and written over by the next one."""
+    (cache.folder / f"00002{left}").write_bytes(b"half a record")
+    again = TeacherCache(tmp_path, SETTINGS)
+    assert len(again) == 3
+    again.add_shard([("d", record(3))])
+    for reader in (again, TeacherCache(tmp_path, SETTINGS)):
+        check(reader["d"], record(3))
+        check(reader["a"], record(0))
+
+
+def test_other_settings_have_another_folder(cache, tmp_path):
+    """Order of the settings does not matter, any value does."""
+    same = TeacherCache(tmp_path, dict(reversed(SETTINGS.items())))
+    assert same.folder == cache.folder
+    for change in ({"verifier": "abd"}, {"temperature": 0.7}, {"seed": 1}):
+        other = TeacherCache(tmp_path, SETTINGS | change)
+        assert other.folder != cache.folder
+        assert len(other) == 0
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        TeacherCache(tmp_path / "file", SETTINGS)

@@ -1,0 +1,194 @@
+"""A prompt as a routed drafter reads it: its visual tokens set apart, its text where it was.
+
+Letters: B prompts, S prompt tokens, L stream tokens, r visual tokens of one prompt, R of a batch
+(padded), P pooled tokens of a picture, U regions of a batch (most pictures of a prompt * P).
+
+The bank holds every visual token of the prompt in order, newlines too. Region image * P + cell is
+the part of a picture that one pooled token averages, cells in raster order on a G x G grid:
+
+    prompt     <s> USER: <image> x 10 \\n Hi?        <image> tokens are bank tokens 0 .. 9
+    positions   0   1     2 .. 11     12  13
+    visual     <s> USER: pool 0, pool 1, pool 2, pool 3 \\n Hi?      visual -1 -1 -2 -3 -4 -5 -1 -1
+    text_only  <s> USER: \\n Hi?
+    full       the prompt itself, visual -1 -1 0 1 .. 9 -1 -1
+
+Text keeps the rotary positions of the full prompt in each of them.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int32
+
+from tiger_jax.data.batches import (
+    SEQ_BUCKETS,
+    TEXT,
+    TILE_BUCKETS,
+    PromptInputs,
+    choose_bucket,
+    shift_rows,
+)
+from tiger_jax.errors import UserError
+from tiger_jax.models.config import LlavaNextConfig
+
+QUERIES = ("visual", "text_only", "full")
+POOLED_TOKENS = (1, 4, 9, 16)
+FIRST_POOLED = -2
+"""`visual` of the pooled token of region 0; region p is FIRST_POOLED - p."""
+_GRID_TOLERANCE = 1e-6  # a centre on a cell's border is in the later cell whatever float32 made it
+
+
+class StreamInputs(NamedTuple):
+    """One prompt's stream and bank; `bank_rows` index the prompt's own table of visual rows.
+
+    `visual` is TEXT, a bank index, or FIRST_POOLED - region.
+    """
+
+    tokens: Int32[np.ndarray, " L"]
+    positions: Int32[np.ndarray, " L"]
+    visual: Int32[np.ndarray, " L"]
+    bank_rows: Int32[np.ndarray, " r"]
+    bank_positions: Int32[np.ndarray, " r"]
+    bank_images: Int32[np.ndarray, " r"]
+    bank_regions: Int32[np.ndarray, " r"]
+
+
+class StreamBatch(NamedTuple):
+    """Streams padded on the right; `bank_rows` index the batch's flat table of batches.py.
+
+    Padding holds the pad id, position 0, and -1 elsewhere. `region_sizes` count the members.
+    """
+
+    tokens: Int32[np.ndarray, "B L"]
+    lengths: Int32[np.ndarray, " B"]
+    positions: Int32[np.ndarray, "B L"]
+    visual: Int32[np.ndarray, "B L"]
+    bank_rows: Int32[np.ndarray, "B R"]
+    bank_positions: Int32[np.ndarray, "B R"]
+    bank_images: Int32[np.ndarray, "B R"]
+    bank_regions: Int32[np.ndarray, "B R"]
+    region_sizes: Float32[np.ndarray, "B U"]
+
+
+def stream_inputs(prompt: PromptInputs, pooled_tokens: int, query: str) -> StreamInputs:
+    """Split a prompt into its bank and the stream that a drafter reads.
+
+    A pooled token stands at the mean of its members' positions, halves rounded up; a region without
+    members has none. Pooled positions follow raster order, so they need not rise.
+
+    Raises:
+        UserError: `pooled_tokens` or `query` is none of POOLED_TOKENS or QUERIES.
+    """
+    _check("pooled_tokens", pooled_tokens, POOLED_TOKENS)
+    _check("query", query, QUERIES)
+    where = np.flatnonzero(prompt.image_ids >= 0)
+    images = prompt.image_ids[where]
+    regions = images * pooled_tokens + _cells(prompt.places[where], pooled_tokens)
+    order, positions, visual = _stream(prompt, where, regions, pooled_tokens, query)
+    return StreamInputs(
+        tokens=prompt.tokens[order],
+        positions=positions.astype(np.int32),
+        visual=visual.astype(np.int32),
+        bank_rows=prompt.image_rows[where],
+        bank_positions=where.astype(np.int32),
+        bank_images=images,
+        bank_regions=regions.astype(np.int32),
+    )
+
+
+def batch_streams(
+    prompts: Sequence[PromptInputs],
+    config: LlavaNextConfig,
+    pooled_tokens: int,
+    query: str,
+    tile_bucket: int | None = None,
+    seq_bucket: int | None = None,
+    bank_bucket: int | None = None,
+) -> StreamBatch:
+    """Right-pad the streams of some prompts; the smallest usual buckets by default.
+
+    `bank_rows` agree with `batch_prompts` of the same prompts and tile bucket.
+
+    Raises:
+        UserError: a given bucket is too small, or as `stream_inputs`.
+    """
+    streams = [stream_inputs(prompt, pooled_tokens, query) for prompt in prompts]
+    n_tiles = [len(prompt.tiles) for prompt in prompts]
+    height = choose_bucket("tiles", sum(n_tiles), tile_bucket, TILE_BUCKETS)
+    lengths = np.array([len(stream.tokens) for stream in streams], np.int32)
+    width = choose_bucket("tokens", int(lengths.max()), seq_bucket, SEQ_BUCKETS)
+    most = max(len(stream.bank_rows) for stream in streams)
+    bank_width = choose_bucket("visual tokens", most, bank_bucket, SEQ_BUCKETS)
+    first_tiles = accumulate(n_tiles[:-1], initial=0)
+    rows = [
+        shift_rows(stream.bank_rows, n, first, height, config.rows_per_tile)
+        for stream, n, first in zip(streams, n_tiles, first_tiles, strict=True)
+    ]
+    regions = _pad([stream.bank_regions for stream in streams], bank_width, TEXT)
+    n_images = max(stream.bank_images.max(initial=TEXT) + 1 for stream in streams)
+    return StreamBatch(
+        tokens=_pad([stream.tokens for stream in streams], width, config.pad_token_id),
+        lengths=lengths,
+        positions=_pad([stream.positions for stream in streams], width, 0),
+        visual=_pad([stream.visual for stream in streams], width, TEXT),
+        bank_rows=_pad(rows, bank_width, TEXT),
+        bank_positions=_pad([stream.bank_positions for stream in streams], bank_width, 0),
+        bank_images=_pad([stream.bank_images for stream in streams], bank_width, TEXT),
+        bank_regions=regions,
+        region_sizes=_sizes(regions, max(int(n_images) * pooled_tokens, 1)),
+    )
+
+
+def _cells(places: np.ndarray, pooled_tokens: int) -> np.ndarray:
+    """Raster number of the grid cell that holds each place: int [r]."""
+    side = int(pooled_tokens**0.5)
+    cells = np.minimum((places * side + _GRID_TOLERANCE).astype(np.int32), side - 1)
+    return cells[:, 0] * side + cells[:, 1]
+
+
+def _stream(
+    prompt: PromptInputs, where: np.ndarray, regions: np.ndarray, pooled_tokens: int, query: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(prompt index that gives the token id, position, visual), each [L]."""
+    every = np.arange(len(prompt.tokens))
+    if query == "full":
+        visual = np.full(len(every), TEXT)
+        visual[where] = np.arange(len(where))
+        return every, every, visual
+    text = every[prompt.image_ids < 0]
+    text_visual = np.full(len(text), TEXT)
+    if query == "text_only":
+        return text, text, text_visual
+
+    sizes = np.bincount(regions)
+    pooled = np.flatnonzero(sizes)
+    sums = np.bincount(regions, where).astype(np.int64)
+    means = (2 * sums[pooled] + sizes[pooled]) // (2 * sizes[pooled])
+    # all pooled tokens of a picture enter where it began, in the order of their regions
+    _, firsts = np.unique(prompt.image_ids[where], return_index=True)
+    begins = where[firsts][pooled // pooled_tokens]
+    order = np.concatenate([text, begins])
+    into = np.argsort(order, kind="stable")
+    positions = np.concatenate([text, means])
+    visual = np.concatenate([text_visual, FIRST_POOLED - pooled])
+    return order[into], positions[into], visual[into]
+
+
+def _pad(rows: Sequence[np.ndarray], width: int, fill: int) -> Int32[np.ndarray, "B width"]:
+    padded = np.full((len(rows), width), fill, np.int32)
+    for b, row in enumerate(rows):
+        padded[b, : len(row)] = row
+    return padded
+
+
+def _sizes(regions: np.ndarray, n_regions: int) -> Float32[np.ndarray, "B U"]:
+    """Members of each region; padding belongs to none."""
+    members = [np.bincount(row[row >= 0], minlength=n_regions) for row in regions]
+    return np.stack(members).astype(np.float32)
+
+
+def _check(name: str, value: object, allowed: tuple) -> None:
+    if value not in allowed:
+        raise UserError(f"{name}: expected one of {', '.join(map(str, allowed))}, got {value!r}")

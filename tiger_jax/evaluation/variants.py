@@ -1,0 +1,136 @@
+"""The drafters that an evaluation compares: a folder each, perhaps run otherwise than trained.
+
+A variant in a config is a dict:
+
+    {"name": "k = 4", "drafter": "embedded:tiger", "selector": "", "routed_tokens": 4}
+
+`drafter` is embedded:tiger or embedded:full (the package's own), run:NAME (what the training run
+NAME exported, RUNS/NAME/export), or any other folder. selector "" and routed_tokens 0, which may be
+left out, mean what the folder says. "oracle": True routes by the verifier's own attention on the
+text to come, which only an exact evaluation can know: what a perfect router would give.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jax.typing import DTypeLike
+
+from tiger_jax.errors import UserError
+from tiger_jax.pipeline import Pipeline, choose_router, embedded_drafter
+from tiger_jax.routing.router import RouterConfig
+from tiger_jax.weights.router_io import read_router
+
+EMBEDDED = {"embedded:tiger": embedded_drafter(), "embedded:full": embedded_drafter("full")}
+RUN = "run:"
+_DEFAULTS = {"selector": "", "routed_tokens": 0, "oracle": False}
+_FIELDS = ("name", "drafter", *_DEFAULTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A drafter that can be loaded, and how it sees pictures."""
+
+    name: str
+    folder: Path
+    selector: str | None
+    """As asked for; None: as the folder says."""
+    routed_tokens: int | None
+    router: RouterConfig
+    """What it is run with."""
+    trained: RouterConfig | None
+    """What its folder says; None for a folder without a router."""
+    oracle: bool = False
+    """Routed by the verifier's attention instead."""
+
+    def load(self, verifier: str | Path, draft_length: int, dtype: DTypeLike) -> Pipeline:
+        """The pair. Raises UserError."""
+        return Pipeline.load(
+            verifier, self.folder, draft_length=draft_length, dtype=dtype, selector=self.selector,
+            routed_tokens=self.routed_tokens,
+        )  # fmt: skip
+
+    @property
+    def routed(self) -> int | None:
+        """k; None for the selector `full`."""
+        return self.router.routed_tokens if self.router.routes else None
+
+    @property
+    def pooled(self) -> int | None:
+        """Pooled tokens a picture in the stream; None for the selector `full`."""
+        return self.router.pooled_tokens if self.router.routes else None
+
+
+def find(
+    wanted: Sequence[Mapping[str, Any]], more: Sequence[str], runs: str, skip_missing: bool = False
+) -> tuple[list[Variant], list[str]]:
+    """Look everything up before any work is done: (variants, names of those left out).
+
+    Args:
+        wanted: variants as configs write them.
+        more: further folders, each a variant as its folder says, named after it.
+        runs: the folder that `run:NAME` looks in.
+        skip_missing: leave variants without a folder out, instead of raising.
+
+    Raises:
+        UserError: a missing folder, an unknown selector, one that the folder has no weights for, or
+            nothing left to compare.
+    """
+    asked = [*wanted, *({"name": _short_name(folder), "drafter": folder} for folder in more)]
+    check(asked)
+    found, missing = [], []
+    for fields in asked:
+        path = folder(fields["drafter"], runs)
+        if skip_missing and not path.is_dir():
+            missing.append(fields["name"])
+        else:
+            found.append(_variant(_DEFAULTS | dict(fields), path))
+    if not found:
+        raise UserError(f"variants: expected at least one with a folder, got {', '.join(missing)}")
+    return found, missing
+
+
+def check(wanted: Sequence[Mapping[str, Any]]) -> None:
+    """UserError for the first variant that is written wrongly; looks at no folder."""
+    if not wanted:
+        raise UserError("variants: expected at least one, got none")
+    for fields in wanted:
+        if unknown := sorted(set(fields) - set(_FIELDS)):
+            raise UserError(
+                f"variants: expected only the fields {', '.join(_FIELDS)}, got {', '.join(unknown)}"
+            )
+        for name in ("name", "drafter"):
+            if not fields.get(name):
+                raise UserError(f"variants: expected a {name} in each, got {dict(fields)}")
+    names = [fields["name"] for fields in wanted]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"variants: expected different names, got {twice[0]} twice")
+
+
+def folder(drafter: str, runs: str) -> Path:
+    """Where a variant's drafter lies."""
+    if drafter.startswith(RUN):
+        return Path(runs) / drafter.removeprefix(RUN) / "export"
+    return EMBEDDED.get(drafter, Path(drafter))
+
+
+def _variant(fields: Mapping[str, Any], path: Path) -> Variant:
+    if not path.is_dir():
+        raise UserError(f"variant {fields['name']}: expected a drafter's folder, got {path}")
+    selector, routed_tokens = fields["selector"] or None, fields["routed_tokens"] or None
+    try:
+        kept = read_router(path)
+        trained = kept and kept[0]
+        router = choose_router(trained, selector, routed_tokens)
+    except UserError as error:
+        raise UserError(f"variant {fields['name']}: {error}") from None
+    return Variant(
+        fields["name"], path, selector, routed_tokens, router, trained, bool(fields["oracle"])
+    )
+
+
+def _short_name(drafter: str) -> str:
+    """The run's name of runs/NAME/export, the last part of any other path."""
+    path = Path(drafter.removeprefix(RUN))
+    return path.parent.name if path.name == "export" else path.name

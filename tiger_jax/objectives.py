@@ -1,0 +1,116 @@
+"""What each kind of training brings to the loop: weights, batches, a step, and an export.
+
+    sft       answers to questions about scenes (the verifier, or a drafter's first weights)
+    tower     what the cells of a picture hold (the vision tower alone)
+    distill   a drafter learns the verifier's laws, its router the verifier's attention  (KD)
+    align     a drafter learns to be accepted: grpo, grpo_exact or expected_acceptance   (GRPO)
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tiger_jax.data import mixtures, scene_drawing, scene_language, scenes
+from tiger_jax.data.processor import Processor
+from tiger_jax.errors import UserError
+from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.sharding import rules as sharding_rules
+from tiger_jax.training import run_folder, sft_step, tower_step, train_step
+
+OBJECTIVES = ("sft", "tower", "distill", "align")
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What one kind of training brings to the loop."""
+
+    init_params: Callable[[jax.Array], Any]
+    rules: tuple[sharding_rules.ParamRule, ...]
+    loss: train_step.LossFunction
+    """Of the update."""
+    stream: Callable[[bool], Any]
+    """held_out -> batches of the data package; the held-out ones once through, in order."""
+    to_batch: Callable[[Any], Any]
+    """Host batch of the data package -> batch of the loss function."""
+    export: Callable[[Any, Path], None]
+    """(trained parameters, target folder): write what others open."""
+    unit: str
+    """What throughput is counted in."""
+    unit_metric: str
+    """The metric whose count that is."""
+    make_step: Callable[[train_step.TrainStep, Callable[[], Any]], Any] = lambda update, _: update
+    """(jitted update, initial parameters when called) -> what the loop calls: more than the update,
+    where samples come first."""
+    init_from: str = ""
+    """Folder of the first weights where the config names none; "" = random ones."""
+    held_out_loss: train_step.LossFunction | None = None
+    """What is evaluated on held-out batches; None: the loss itself."""
+
+
+def sft_objective(config, model: VisionLanguageModel, folder: Path) -> Objective:
+    """Answers to packed questions; the whole model."""
+    balance = config.balance
+    return Objective(
+        init_params=model.init_params, rules=sharding_rules.LLAVA_NEXT_RULES,
+        loss=sft_step.make_sft_loss(model), stream=_scene_stream(config, folder),
+        to_batch=lambda batch: sft_step.pack_batch(**batch._asdict(), balance=balance),
+        export=lambda params, target: run_folder.export_params(params, folder, target),
+        unit="tokens", unit_metric="token_accuracy",
+    )  # fmt: skip
+
+
+def tower_objective(config, model: VisionLanguageModel, folder: Path) -> Objective:
+    """Contents of picture cells; the vision tower alone, the rest of the export is random."""
+    cells = model.config.vision.image_size // scene_drawing.CELL
+
+    def init_params(key: jax.Array) -> Any:
+        classes = {"content": scenes.NUM_CONTENT_CLASSES, "color": scenes.NUM_COLOR_CLASSES}
+        return tower_step.init_tower_params(model, key, classes | {"place": cells * cells})
+
+    def export(params: Any, target: Path) -> None:
+        rest = jax.jit(model.init_params)(jax.random.key(config.seed))
+        whole = rest | {"vision_tower": params["vision_tower"]}
+        run_folder.export_params(whole, folder, target)
+
+    return Objective(
+        init_params=init_params, rules=tower_step.TOWER_RULES,
+        loss=tower_step.make_tower_loss(model, cells), stream=_scene_stream(config, folder),
+        to_batch=lambda batch: tower_step.CellBatch(**batch._asdict()), export=export,
+        unit="cells", unit_metric="loss",
+    )  # fmt: skip
+
+
+def check_scenes(config) -> None:
+    """UserError for the first field of a scene config that no run can have."""
+    unknown = set(config.get("extra_questions", ())) - set(scene_language.KINDS)
+    if unknown:
+        kinds = ", ".join(scene_language.KINDS)
+        raise UserError(f"extra_questions: expected some of {kinds}, got {sorted(unknown)[0]!r}")
+
+
+def scene_source(config, *, held_out: bool) -> mixtures.SceneSource:
+    """Training pictures, or those that no training sees."""
+    extra = () if held_out or config.objective == "tower" else config.get("extra_questions", ())
+    return mixtures.SceneSource(
+        num_scenes=config.held_out_scenes if held_out else config.scenes, seed=config.seed,
+        first_index=scenes.HELD_OUT if held_out else 0, hard_share=config.hard_share,
+        extra=tuple(extra),
+    )  # fmt: skip
+
+
+def _scene_stream(config, folder: Path) -> Callable[[bool], Any]:
+    processor = Processor.from_folder(folder)
+
+    def stream(held_out: bool) -> Any:
+        return mixtures.scene_batches(
+            processor, scene_source(config, held_out=held_out), config.batch, config.objective,
+            shuffle_seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
+            num_workers=0 if held_out else config.workers,
+        )  # fmt: skip
+
+    return stream

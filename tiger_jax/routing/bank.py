@@ -1,0 +1,91 @@
+"""The visual bank of a prompt, and the prefix stream in which pooled tokens stand for its pictures.
+
+B: batch, L: stream length, R: bank rows, U: regions (pooled tokens), Rt: rows of the flat visual
+table, D: width.
+
+    prompt    <s> USER: v0 v1 v2 v3 \\n What ...      positions 0 1 2 3 4 5 6 7 ...
+    stream    <s> USER: g0          \\n What ...      positions 0 1 4       6 7 ...
+    bank                v0 v1 v2 v3                   positions     2 3 4 5
+
+The stream depends on no route, so its keys and values stay valid for the whole request; the bank is
+what routes choose from (method: Eq. aug-visual-bank). Which token belongs where is decided on the
+host (data/visual_stream.py).
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from tiger_jax.models.interface import Params, VisionLanguageModel
+
+
+@struct.dataclass
+class BankLayout:
+    """Where the visual tokens of each prompt come from."""
+
+    rows: Int[Array, "B R"]
+    """Row of the batch's flat visual table; -1 is padding."""
+    positions: Int[Array, "B R"]
+    """Rotary position in the full prompt."""
+    images: Int[Array, "B R"]
+    """Which picture of the prompt; -1 is padding."""
+    regions: Int[Array, "B R"]
+    """The pooled token that averages this one; -1 is padding."""
+    region_sizes: Float[Array, "B U"]
+    """Tokens in each region."""
+
+
+@struct.dataclass
+class Stream:
+    """Prompts as a drafter reads them, padded on the right."""
+
+    tokens: Int[Array, "B L"]
+    lengths: Int[Array, "B"]
+    positions: Int[Array, "B L"]
+    """Rotary positions in the full prompt."""
+    visual: Int[Array, "B L"]
+    """-1: a text token; i >= 0: bank token i; -2 - u: pooled token u."""
+    bank: BankLayout
+
+
+@struct.dataclass
+class Bank:
+    """The visual tokens that may be routed."""
+
+    tokens: Float[Array, "B R D"]
+    keys: Float[Array, "B R E"]
+    """W_v v, float32: computed once, read in every round."""
+    positions: Int[Array, "B R"]
+    valid: Bool[Array, "B R"]
+    saliency: Float[Array, "B R"] | None = None
+    """Scores of a selector that looks once, before the first round."""
+    looks: tuple[tuple[Float[Array, "B R H d"], Float[Array, "B R H d"]], ...] = ()
+    """Keys and values of the looks that the query takes at the bank before it routes."""
+
+
+def gather_rows(table: Float[Array, "Rt D"], layout: BankLayout) -> Float[Array, "B R D"]:
+    """The bank's tokens; padding holds zeros."""
+    tokens = jnp.take(table, jnp.maximum(layout.rows, 0), axis=0, mode="clip")
+    return jnp.where((layout.rows >= 0)[..., None], tokens, 0)
+
+
+def pool_regions(tokens: Float[Array, "B R D"], layout: BankLayout) -> Float[Array, "B U D"]:
+    """Mean token of each region (v_g); zeros for a region without members."""
+    count = layout.region_sizes.shape[1]
+    members = jax.nn.one_hot(layout.regions, count, dtype=tokens.dtype)  # -1 belongs to none
+    sums = jnp.einsum("bru,brd->bud", members, tokens)
+    return sums / jnp.maximum(layout.region_sizes, 1.0)[..., None].astype(tokens.dtype)
+
+
+def embed_stream(
+    model: VisionLanguageModel, params: Params, stream: Stream, tokens: Float[Array, "B R D"]
+) -> Float[Array, "B L D"]:
+    """Embeddings of the stream: text, pooled tokens, and bank tokens where it names them."""
+    words = model.embed(params, stream.tokens)
+    pooled = pool_regions(tokens, stream.bank)
+    pictures = jnp.concatenate([tokens, pooled], axis=1).astype(words.dtype)
+    visual = stream.visual
+    place = jnp.where(visual <= -2, tokens.shape[1] - 2 - visual, jnp.maximum(visual, 0))
+    picked = jnp.take_along_axis(pictures, place[..., None], axis=1, mode="clip")
+    return jnp.where((visual == -1)[..., None], words, picked)

@@ -1,0 +1,285 @@
+"""Acceptance alignment: train the drafter on the prefix length that the verifier accepts.
+
+B: examples, M: prefixes (anchors) of an example, K: sampled blocks of a prefix, g: draft length,
+V: vocabulary.
+
+    rollout   K blocks of g tokens from the drafter at each prefix           (jitted, no gradient)
+    scoring   the verifier over all of them: one prefill of the prompts, the blocks as branches;
+              the reference drafter over them too; acceptance, rewards, advantages   (jitted)
+    update    gradient of the loss on the scored blocks                              (jitted)
+
+Objectives (method.md 4.2): `grpo`, the paper's; `grpo_exact`, the unbiased gradient of E[A];
+`expected_acceptance`, E[A] along the verifier's own responses, which needs no rollout.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int, Key
+
+from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.training import block_layout, draft_blocks, grpo_loss, rewards, rollout
+from tiger_jax.training.distill_step import route_loss
+from tiger_jax.training.draft_batch import DraftBatch
+from tiger_jax.training.draft_blocks import BlockDrafter
+from tiger_jax.training.train_state import TrainState
+from tiger_jax.training.train_step import LossSums, Metrics, TrainStep
+
+OBJECTIVES = ("grpo", "grpo_exact", "expected_acceptance")
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignSettings:
+    """How acceptance is rewarded. Defaults are the paper's where it names them."""
+
+    objective: str = "grpo"
+    reward: str = "accepted_prefix"
+    credit: str = "block"
+    samples: int = 4
+    """K."""
+    temperature: float = 1.0
+    """Of the rollouts and of the acceptance rule; 0 rewards matches with the verifier's argmax."""
+    beta: float = 0.02
+    """Weight of KL(q || q_ref)."""
+    eps: float = 1e-6
+    """Added to the standard deviation of a group."""
+    route_weight: float = 0.3
+    """Of route_distill, which stays on: without it the router unlearns (method.md 2.1)."""
+
+
+@struct.dataclass
+class ScoredBlocks:
+    """Sampled blocks with everything that the update needs and does not differentiate."""
+
+    batch: DraftBatch
+    tokens: Int[Array, "B M K g"]
+    log_p: Float[Array, "B M K g"]
+    """Of the tokens under the verifier, at the rollouts' temperature."""
+    reference: Float[Array, "B M K g V"]
+    """Logits of q_ref, without the ids that are never drawn, as those of q."""
+    drawable: Any
+    """bool [V]."""
+    accepted: Any
+    """bool [B, M, K, g]: coins of the acceptance test."""
+    probabilities: Float[Array, "B M K g"]
+    advantages: Float[Array, "B M K"]
+    route_key: Any
+    metrics: Metrics
+
+
+def make_expected_acceptance_loss(
+    drafter: BlockDrafter, settings: AlignSettings
+) -> Callable[[Any, DraftBatch, Array], LossSums]:
+    """- E[A] along the verifier's own responses (drawn at temperature 1); a unit is one block."""
+
+    def loss(params: Any, batch: DraftBatch, key: Array) -> LossSums:
+        opened = drafter.open(params, batch.stream, batch.tiles, batch.text, batch.anchors, key)
+        logits = drafter.logits(params, opened, batch.block_tokens)
+        log_q = _log_chosen(logits, batch.block_tokens, 1.0)
+        # The text is given, so no block can be made short: what lies behind its end pays nothing.
+        ended = jnp.zeros(batch.anchors.shape, bool)
+        value = grpo_loss.expected_acceptance(log_q, batch.block_logprobs, batch.live, ended)
+        blocks = (batch.anchors >= 0).astype(jnp.float32)
+        # route_loss sums over tokens; a block's share of it is its mean.
+        route, metrics = route_loss(opened, batch)
+        mean_tokens = jnp.maximum(batch.live.sum() / jnp.maximum(blocks.sum(), 1.0), 1.0)
+        value = (value * blocks).sum()
+        full = blocks * (batch.block_lengths == batch.block_tokens.shape[2])
+        metrics |= {"expected_A": (value, blocks.sum()), "full_blocks": (full.sum(), blocks.sum())}
+        total = -value + settings.route_weight * route / mean_tokens
+        return LossSums(loss=total, weight=blocks.sum(), metrics=metrics)
+
+    return loss
+
+
+def make_grpo_loss(
+    drafter: BlockDrafter, settings: AlignSettings, end_ids: tuple[int, ...]
+) -> Callable[[Any, ScoredBlocks, Array], LossSums]:
+    """Policy loss on scored blocks + beta KL(q || q_ref) + route_distill; a unit is one prefix."""
+
+    def loss(params: Any, scored: ScoredBlocks, key: Array) -> LossSums:
+        del key  # the routes are those of the rollout
+        batch, tokens = scored.batch, scored.tokens
+        opened = drafter.open(
+            params, batch.stream, batch.tiles, batch.text, batch.anchors, scored.route_key
+        )
+        logits = sampled_logits(drafter, params, opened, tokens)
+        logits = rollout.mask_logits(logits, scored.drawable)
+        prefixes = (batch.anchors >= 0).astype(jnp.float32)
+        live = rewards.before_end(tokens, end_ids)
+        scale = settings.temperature or 1.0
+        log_q = _log_chosen(logits, tokens, scale)
+        if settings.objective == "grpo_exact":
+            policy = grpo_loss.grpo_exact(log_q, scored.log_p, live)
+        else:
+            credit = grpo_loss.credit_mask(settings.credit, live, scored.accepted)
+            policy = grpo_loss.grpo(log_q, scored.advantages, credit)
+        divergence = grpo_loss.exact_kl(logits, scored.reference) * live
+        divergence = divergence.sum(axis=-1).mean(axis=-1)
+        route, metrics = route_loss(opened, batch)
+        tokens_a_prefix = batch.block_lengths.sum() / jnp.maximum(prefixes.sum(), 1.0)
+        route = settings.route_weight * route / jnp.maximum(tokens_a_prefix, 1.0)
+        total = ((policy + settings.beta * divergence) * prefixes).sum() + route
+        spread = (_entropy(logits) * live).sum(axis=(2, 3)) / live.sum(axis=(2, 3))
+        metrics |= {
+            **scored.metrics,
+            "kl": ((divergence * prefixes).sum(), prefixes.sum()),
+            "entropy": ((spread * prefixes).sum(), prefixes.sum()),
+        }
+        return LossSums(loss=total, weight=prefixes.sum(), metrics=metrics)
+
+    return loss
+
+
+def sampled_logits(
+    drafter: BlockDrafter, params: Any, opened: draft_blocks.Opened, tokens: Int[Array, "B M K g"]
+) -> Float[Array, "B M K g V"]:
+    """Draft logits of K blocks at each prefix."""
+    batch, count, samples, length = tokens.shape
+    flat = tokens.reshape(batch, count * samples, length)
+    repeated = draft_blocks.repeat_blocks(opened, samples)
+    logits = drafter.logits(params, repeated, flat)
+    return logits.reshape(*tokens.shape, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignmentStep:
+    """A training step that samples and scores before it updates; the loop knows no difference."""
+
+    drafter: BlockDrafter
+    settings: AlignSettings
+    verifier: VisionLanguageModel
+    end_ids: tuple[int, ...]
+    drawable: Any
+    """bool [V]: ids that decoding may emit."""
+    verifier_params: Any
+    reference_params: Any
+    update: TrainStep
+
+    def compiled(self) -> int:
+        """Programs compiled so far."""
+        return self.update.compiled() + rollout.sample_blocks._cache_size() + _score._cache_size()
+
+    def __call__(self, state: TrainState, batches: list[DraftBatch]) -> tuple[TrainState, Metrics]:
+        """Sample and score all micro-batches with the same weights, then update once."""
+        scored = [
+            self.score(state.params, batch, jax.random.fold_in(state.step_key(), 1000 + micro))
+            for micro, batch in enumerate(batches)
+        ]
+        return self.update(state, scored)
+
+    def score(self, params: Any, batch: DraftBatch, key: Key[Array, ""]) -> ScoredBlocks:
+        """Rollout and scoring of one micro-batch."""
+        route_key, draw_key, coin_key = jax.random.split(key, 3)
+        tokens, q_logits = rollout.sample_blocks(
+            self.drafter, self.settings.samples, self.settings.temperature, params, batch,
+            self.drawable, route_key, draw_key,
+        )  # fmt: skip
+        return _score(
+            self.drafter, self.verifier, self.settings, self.end_ids, self.verifier_params,
+            self.reference_params, self.drawable, batch, tokens, q_logits, route_key, coin_key,
+        )  # fmt: skip
+
+
+@partial(jax.jit, static_argnames=("drafter", "verifier", "settings", "end_ids"))
+def _score(
+    drafter: BlockDrafter, verifier: VisionLanguageModel, settings: AlignSettings,
+    end_ids: tuple[int, ...], verifier_params: Any, reference_params: Any, drawable: Array,
+    batch: DraftBatch, tokens: Int[Array, "B M K g"], q_logits: Float[Array, "B M K g V"],
+    route_key: Key[Array, ""], coin_key: Key[Array, ""],
+) -> ScoredBlocks:  # fmt: skip
+    """Verifier, reference, acceptance test, rewards and advantages."""
+    p_logits = rollout.mask_logits(
+        verify_blocks(verifier, verifier_params, batch, tokens), drawable
+    )
+    opened = drafter.open(
+        reference_params, batch.stream, batch.tiles, batch.text, batch.anchors, route_key
+    )
+    reference = rollout.mask_logits(
+        sampled_logits(drafter, reference_params, opened, tokens), drawable
+    )
+    chances = rewards.acceptance_probabilities(q_logits, p_logits, tokens, settings.temperature)
+    coins = jax.random.uniform(coin_key, chances.shape) < chances
+    coins = rewards.extend_past_end(coins, tokens, end_ids)
+    chances = rewards.extend_past_end(chances, tokens, end_ids)
+    paid = rewards.REWARDS[settings.reward](coins, chances)
+    divide = settings.reward not in rewards.CLOSED_FORM
+    advantages, spread = rewards.group_advantages(paid, settings.eps, divide)
+    return ScoredBlocks(
+        batch=batch, tokens=tokens,
+        log_p=_log_chosen(p_logits, tokens, settings.temperature or 1.0),
+        reference=reference, drawable=drawable, accepted=coins, probabilities=chances,
+        advantages=advantages, route_key=route_key,
+        metrics=_rollout_metrics(batch, tokens, coins, paid, spread, end_ids),
+    )  # fmt: skip
+
+
+def verify_blocks(
+    verifier: VisionLanguageModel, params: Any, batch: DraftBatch, tokens: Int[Array, "B M K g"]
+) -> Float[Array, "B M K g V"]:
+    """The verifier's logits at every drafted position: one pass over prompts and responses, the
+    blocks as branches that see the text up to their anchor."""
+    table = verifier.encode_images(params, batch.tiles)
+    prefix = verifier.embed(params, batch.prefix_tokens, batch.prefix_image_rows, table)
+    words = verifier.embed(params, batch.tokens)
+    run = block_layout.run_packed(
+        verifier, params, words, batch.positions, batch.segments, prefix, batch.prefix_lengths
+    )
+    size, count, samples, length = tokens.shape
+    anchors = jnp.repeat(batch.anchors, samples, axis=1)
+    visible = block_layout.visible_before(
+        anchors, batch.segments, batch.prefix_lengths, prefix.shape[1], inclusive=True
+    )
+    flat = tokens.reshape(size, count * samples, length)
+    places = block_layout.at_anchors(batch.positions, anchors)
+    positions = places[..., None] + jnp.arange(1, length + 1)[None, None]
+    x = verifier.embed(params, flat.reshape(size, -1)).reshape(*flat.shape, -1)
+    own = jnp.tril(jnp.ones((length, length), bool))[None, None]
+    hidden, _, _ = verifier.branch(params, x, positions, run.context, visible[:, :, None], own)
+    first = block_layout.at_anchors(run.hidden, anchors)[:, :, None]
+    hidden = jnp.concatenate([first, hidden[:, :, :-1]], axis=2)
+    return verifier.logits(params, hidden).reshape(*tokens.shape, -1)
+
+
+def _rollout_metrics(
+    batch: DraftBatch, tokens: Array, coins: Array, paid: Float[Array, "B M K"],
+    spread: Float[Array, "B M"], end_ids: tuple[int, ...],
+) -> Metrics:  # fmt: skip
+    """A without what the end-token rule adds, its tail, and how much there is to learn from."""
+    live = rewards.before_end(tokens, end_ids)
+    accepted = rewards.accepted_prefix(coins & live)
+    prefixes = (batch.anchors >= 0).astype(jnp.float32)
+    groups, blocks = prefixes.sum(), prefixes.sum() * tokens.shape[2]
+
+    def over_blocks(values: Array) -> tuple[Array, Array]:
+        return (values * prefixes[..., None]).sum(), blocks
+
+    def over_groups(values: Array) -> tuple[Array, Array]:
+        return (values * prefixes).sum(), groups
+
+    return {
+        "A": over_blocks(accepted),
+        **{f"P(A>={n})": over_blocks((accepted >= n).astype(jnp.float32)) for n in (2, 4, 8)},
+        "reward": over_blocks(paid),
+        "reward_std": over_groups(spread),
+        "frac_zero_std": over_groups((spread == 0).astype(jnp.float32)),
+        "drafted_tokens": over_blocks(live.sum(axis=-1).astype(jnp.float32)),
+    }
+
+
+def _log_chosen(
+    logits: Float[Array, "*b V"], tokens: Int[Array, "*b"], temperature: float
+) -> Float[Array, "*b"]:
+    """log softmax(logits / temperature)[token]."""
+    logs = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature, axis=-1)
+    return jnp.take_along_axis(logs, tokens[..., None], axis=-1, mode="clip")[..., 0]
+
+
+def _entropy(logits: Float[Array, "*b V"]) -> Float[Array, "*b"]:
+    logs = jax.nn.log_softmax(logits, axis=-1)
+    return -(jnp.exp(logs) * logs).sum(axis=-1)

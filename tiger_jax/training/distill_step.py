@@ -1,0 +1,130 @@
+"""Knowledge distillation of a drafter, in the geometry in which it will draft (method.md 4.1).
+
+B: examples, M: blocks, g: draft length, k: routed tokens, w: kept rows of an attention.
+
+Loss: forward KL from the verifier's law on the same prefix, mean over drafted response tokens, plus
+route_weight * the cross entropy of the router's scores against the verifier's attention.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.routing.router import Routed
+from tiger_jax.training.block_layout import at_anchors
+from tiger_jax.training.distill_loss import forward_kl, route_cross_entropy
+from tiger_jax.training.draft_batch import DraftBatch
+from tiger_jax.training.draft_blocks import BlockDrafter, Opened
+from tiger_jax.training.rewards import accepted_prefix
+from tiger_jax.training.teacher_pass import PrefixArrays, TeacherSettings, teacher_pass
+from tiger_jax.training.train_state import TrainState
+from tiger_jax.training.train_step import LossSums, Metrics, TrainStep
+
+
+def make_distill_loss(
+    drafter: BlockDrafter, route_weight: float
+) -> Callable[[Any, DraftBatch, Array], LossSums]:
+    """The loss function of `make_train_step`; a unit is one drafted token."""
+
+    def loss(params: Any, batch: DraftBatch, key: Array) -> LossSums:
+        opened = drafter.open(params, batch.stream, batch.tiles, batch.text, batch.anchors, key)
+        logits = drafter.logits(params, opened, batch.block_tokens)
+        live = batch.live.astype(jnp.float32)
+        divergence = (forward_kl(logits, batch.law_ids, batch.law_logprobs) * live).sum()
+        tokens = live.sum()
+        route, metrics = route_loss(opened, batch)
+        agreed = (jnp.argmax(logits, axis=-1) == batch.block_tokens) & batch.live
+        metrics |= {
+            "kl": (divergence, tokens),
+            "agreement": (agreed.sum().astype(jnp.float32), tokens),
+            "accepted_greedy": _full_blocks(accepted_prefix(agreed), batch),
+        }
+        return LossSums(loss=divergence + route_weight * route, weight=tokens, metrics=metrics)
+
+    return loss
+
+
+def route_loss(opened: Opened, batch: DraftBatch) -> tuple[Array, Metrics]:
+    """Sum over blocks, each weighted by its drafted tokens so that it adds to a token mean; and how
+    much of the target the routed tokens hold."""
+    if opened.scores is None:
+        return jnp.zeros(()), {}
+    weight = batch.block_lengths.astype(jnp.float32)
+    losses = route_cross_entropy(opened.scores, batch.route_ids, batch.route_weights) * weight
+    held = held_mass(opened.routed, batch) * weight
+    return losses.sum(), {
+        "route": (losses.sum(), weight.sum()), "route_mass": (held.sum(), weight.sum())
+    }  # fmt: skip
+
+
+def held_mass(routed: Routed, batch: DraftBatch) -> Float[Array, "B M"]:
+    """Share of the target attention on the routed tokens."""
+    chosen = jnp.where(routed.valid, routed.indices, -2)  # -1 pads the targets
+    hit: Bool[Array, "B M w"] = (batch.route_ids[..., None] == chosen[:, :, None]).any(axis=-1)
+    return (hit * batch.route_weights).sum(axis=-1)
+
+
+def _full_blocks(values: Float[Array, "B M"], batch: DraftBatch) -> tuple[Array, Array]:
+    """(sum, count) over blocks that do not reach the end of their response."""
+    full = (batch.block_lengths == batch.block_tokens.shape[2]).astype(jnp.float32)
+    return (values * full).sum(), full.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlineTeacher:
+    """A training step whose laws and attention come from the verifier itself, in full, instead of
+    from the cache, which then gives the responses alone."""
+
+    update: TrainStep
+    verifier: VisionLanguageModel
+    verifier_params: Any
+    settings: TeacherSettings
+
+    def compiled(self) -> int:
+        """Programs compiled so far."""
+        return self.update.compiled() + _ask._cache_size()
+
+    def __call__(self, state: TrainState, batches: list[DraftBatch]) -> tuple[TrainState, Metrics]:
+        """Ask for every micro-batch, then update."""
+        asked = [_ask(self.verifier, self.settings, self.verifier_params, b) for b in batches]
+        return self.update(state, asked)
+
+
+@partial(jax.jit, static_argnames=("verifier", "settings"))
+def _ask(
+    verifier: VisionLanguageModel, settings: TeacherSettings, params: Any, batch: DraftBatch
+) -> DraftBatch:
+    """The batch with the verifier's whole laws and attention at its blocks."""
+    rows = batch.prefix_image_rows
+    prefix = PrefixArrays(
+        batch.prefix_tokens, rows, batch.prefix_lengths, batch.tiles, rows >= 0
+    )
+    whole = dataclasses.replace(
+        settings, kept_tokens=verifier.config.text.vocab_size, kept_rows=rows.shape[1]
+    )
+    said = teacher_pass(verifier, whole, params, prefix, batch.text)
+    length = batch.block_tokens.shape[2]
+    # The law of a token stands at the token before it; the first one's, at the root.
+    places = jnp.maximum(batch.anchors, 0)[..., None] + jnp.arange(length)[None, None]
+    places = places.reshape(places.shape[0], -1)
+    shape = batch.block_tokens.shape
+
+    def at_blocks(values: Array) -> Array:
+        return at_anchors(values, places).reshape(*shape, *values.shape[2:])
+
+    bank_row = jnp.cumsum(rows >= 0, axis=1) - 1
+    prefix_rows = at_anchors(said.route_ids, batch.anchors)
+    flat = prefix_rows.reshape(prefix_rows.shape[0], -1)
+    banks = jnp.take_along_axis(bank_row, flat, axis=1, mode="clip").reshape(prefix_rows.shape)
+    weights = at_anchors(said.route_weights, batch.anchors)
+    return batch.replace(
+        law_ids=at_blocks(said.law_ids), law_logprobs=at_blocks(said.law_logprobs),
+        block_logprobs=at_blocks(said.next_logprobs),
+        route_ids=jnp.where(weights > 0, banks, -1), route_weights=weights,
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""What a drafter's training step receives.
+
+B: examples, P: verifier-prefix tokens, L: packed text tokens, M: blocks, g: draft length, k: kept
+tokens of a law, w: kept rows of an attention, N: tiles of the batch, S: tile side.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool
+
+from tiger_jax.routing.bank import BankLayout, Stream
+from tiger_jax.training.block_layout import TextRows
+
+
+@struct.dataclass
+class DraftBatch:
+    """Prompts with the verifier's responses, and blocks to draft (data/draft_batches.py)."""
+
+    tiles: Any
+    """float32 [N, S, S, 3]."""
+    prefix_tokens: Any
+    """int32 [B, P]: the prefixes as the verifier reads them."""
+    prefix_image_rows: Any
+    prefix_lengths: Any
+    stream: Stream
+    """The prefixes as the drafter reads them."""
+    tokens: Any
+    """int32 [B, L]."""
+    segments: Any
+    positions: Any
+    anchors: Any
+    """int32 [B, M]: the root's place in the packed text; -1 = no block."""
+    block_lengths: Any
+    """int32 [B, M]: drafted tokens that belong to the response; 0 = no block."""
+    block_tokens: Any
+    """int32 [B, M, g]."""
+    block_logprobs: Any
+    """float32 [B, M, g]: under the verifier's own law."""
+    law_ids: Any
+    """int32 [B, M, g, k]; -1 = no entry."""
+    law_logprobs: Any
+    route_ids: Any
+    """int32 [B, M, w]; -1 = no entry."""
+    route_weights: Any
+
+    @property
+    def text(self) -> TextRows:
+        """The packed texts."""
+        return TextRows(self.tokens, self.segments, self.positions)
+
+    @property
+    def live(self) -> Bool[Array, "B M g"]:
+        """Positions of blocks that hold a response token."""
+        places = jnp.arange(self.block_tokens.shape[2])[None, None]
+        return places < self.block_lengths[..., None]
+
+
+def draft_batch(rows: Mapping[str, Any]) -> DraftBatch:
+    """The fields of data.draft_batches.DraftRows as a batch."""
+    stream = rows["stream"]._asdict()
+    bank = {name: stream.pop(f"bank_{name}") for name in ("rows", "positions", "images", "regions")}
+    layout = BankLayout(**bank, region_sizes=stream.pop("region_sizes"))
+    return DraftBatch(**{**rows, "stream": Stream(**stream, bank=layout)})

@@ -1,0 +1,88 @@
+"""What a frozen verifier says of its own responses: laws, and where it looked.
+
+B: examples, P: prefix tokens, L: packed tokens, k, w: entries kept, V: vocabulary.
+
+One pass over prompts with their responses, packed as in training. It serves the cache (teacher.py)
+and the training that asks the verifier online.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.training import block_layout
+from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.distill_loss import attention_target, same_segment, window_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherSettings:
+    """What the verifier is asked for; part of the cache's fingerprint."""
+
+    temperature: float = 1.0
+    """Of its responses; 0 is greedy."""
+    seed: int = 0
+    max_new_tokens: int = 96
+    kept_tokens: int = 32
+    """Likeliest tokens of each law; the rest of its mass is one lump (forward_kl)."""
+    kept_rows: int = 32
+    """Bank rows of each attention target."""
+    window: int = 5
+    """Tokens over which the attention is averaged: about a draft."""
+    power: float = 3.0
+    """Sharpening of the attention (method.md 2.1)."""
+
+
+class PrefixArrays(NamedTuple):
+    """The verifier's prefixes, padded on the right."""
+
+    tokens: Int[Array, "B P"]
+    image_rows: Int[Array, "B P"]
+    lengths: Int[Array, "B"]
+    tiles: Float[Array, "N S S 3"]
+    is_visual: Bool[Array, "B P"]
+
+
+class Said(NamedTuple):
+    """What a pass over the packed texts gives, for every token."""
+
+    law_ids: Int[Array, "B L k"]
+    """The likeliest next tokens."""
+    law_logprobs: Float[Array, "B L k"]
+    next_logprobs: Float[Array, "B L"]
+    """Of the token that does come next."""
+    route_ids: Int[Array, "B L w"]
+    """Prefix tokens that matter most for the tokens after this one."""
+    route_weights: Float[Array, "B L w"]
+
+
+@partial(jax.jit, static_argnames=("model", "settings"))
+def teacher_pass(
+    model: VisionLanguageModel, settings: TeacherSettings, params: Any, prefix: PrefixArrays,
+    text: TextRows,
+) -> Said:  # fmt: skip
+    table = model.encode_images(params, prefix.tiles)
+    before = model.embed(params, prefix.tokens, prefix.image_rows, table)
+    words = model.embed(params, text.tokens)
+    run = block_layout.run_packed(
+        model, params, words, text.positions, text.segments, before, prefix.lengths
+    )
+    logprobs = jax.nn.log_softmax(model.logits(params, run.hidden), axis=-1)
+    best, ids = lax.top_k(logprobs, min(settings.kept_tokens, logprobs.shape[-1]))
+    after = jnp.roll(text.tokens, -1, axis=1)
+    following = jnp.take_along_axis(logprobs, after[..., None], axis=-1, mode="clip")[..., 0]
+    seen = jnp.where(prefix.is_visual[:, None], run.attention, 0.0)
+    # What a segment's last token predicts is no part of the response.
+    next_segments = jnp.pad(text.segments[:, 1:], ((0, 0), (0, 1)))
+    inner = jnp.where(next_segments == text.segments, text.segments, 0)
+    target = attention_target(
+        window_mean(seen, same_segment(inner, settings.window)), settings.power
+    )
+    weights, rows = lax.top_k(target, min(settings.kept_rows, target.shape[-1]))
+    return Said(ids, best, following, rows, weights)
