@@ -40,7 +40,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         })  # fmt: skip
     if (arg or "tiny_llava") == "tiny_llava":
         config.update({
-            "steps": 300, "batch": 24, "accumulate": 1, "learning_rate": 5e-4, "prefixes": 6,
+            "steps": 300, "batch": 24, "accumulate": 1, "learning_rate": 5e-4, "prefixes": 4,
             "evaluate_every": 150,
         })  # fmt: skip
         config.align.objective = "expected_acceptance"

@@ -14,8 +14,7 @@ BELOW = {
     "routing": {"models", "ops"},
     "weights": {"routing", "models", "ops"},
     "decoding": {"routing", "models", "ops", "sharding"},
-    "training": {"decoding", "routing", "models", "ops", "sharding", "weights",
-                 "data.packing"},
+    "training": {"decoding", "routing", "models", "ops", "sharding", "weights", "data.packing"},
     # Packing is numpy: both the host's batches and training's own layouts are made with it.
     # data needs the sizes of a model and the geometry of its tiles: numbers, no jax.
     "data": {"models.config", "models.image_geometry"},

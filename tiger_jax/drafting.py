@@ -6,7 +6,7 @@ What `objectives` is for supervised training: the objectives `distill` (KD) and 
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tiger_jax.data.draft_examples import AskQuestions, DraftExample
 from tiger_jax.data.examples import read_examples
 from tiger_jax.data.filters import PromptFilter
 from tiger_jax.data.json_lines import RecordError
+from tiger_jax.data.mixtures import Records
 from tiger_jax.data.teacher_cache import TeacherCache
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import VisionLanguageModel
@@ -76,7 +77,7 @@ class Lessons:
             lessons.fill(source)
         return lessons
 
-    def fill(self, source: Sequence) -> None:
+    def fill(self, source: Records) -> None:
         """Let the verifier answer what is missing; a note in the cache saves looking again."""
         digest = hashlib.sha256(repr(source).encode()).hexdigest()
         note = self.cache.folder / f"filled-{digest[:16]}"
@@ -166,8 +167,7 @@ def align_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Ob
         return align_step.AlignmentStep(
             drafter=drafter, settings=settings, verifier=engine.model, end_ids=end_ids,
             drawable=jnp.asarray(engine.drawable), verifier_params=engine.params,
-            # Copies: what `initial` leaves as it was belongs to the state, which steps give away.
-            reference_params=jax.tree.map(jnp.copy, initial()), update=update,
+            reference_params=initial(), update=update,
         )  # fmt: skip
 
     return dataclasses.replace(
@@ -212,13 +212,13 @@ def _drafter_objective(
     )  # fmt: skip
 
 
-def read_sources(config: Any) -> tuple[Sequence, ...]:
+def read_sources(config: Any) -> tuple[Records, ...]:
     """Scenes, JSON Lines files, or both; lines that cannot be used are counted and said.
 
     Raises:
         UserError: a file that cannot be read, or nothing to learn from.
     """
-    sources: list[Sequence] = [scene_source(config, held_out=False)] if config.scenes else []
+    sources: list[Records] = [scene_source(config, held_out=False)] if config.scenes else []
     rule = PromptFilter(**config.filter.to_dict()) if config.filter else None
     for path in config.examples:
         records = read_examples(path)

@@ -1,9 +1,9 @@
 """What each kind of training brings to the loop: weights, batches, a step, and an export.
 
-    sft       answers to questions about scenes (the verifier, or a drafter's first weights)
-    tower     what the cells of a picture hold (the vision tower alone)
-    distill   a drafter learns the verifier's laws, its router the verifier's attention  (KD)
-    align     a drafter learns to be accepted: grpo, grpo_exact or expected_acceptance   (GRPO)
+sft       answers to questions about scenes (the verifier, or a drafter's first weights)
+tower     what the cells of a picture hold (the vision tower alone)
+distill   a drafter learns the verifier's laws, its router the verifier's attention  (KD)
+align     a drafter learns to be accepted: grpo, grpo_exact or expected_acceptance   (GRPO)
 """
 
 import dataclasses

@@ -74,7 +74,9 @@ def _train_on_mesh(config, mesh, folder: Path, objective: Objective) -> int:
         state = _fresh_state(config, mesh, transform, objective)
     frozen = optimizer.frozen_mask(abstract.params, config.freeze) if config.freeze else None
     update = train_step.make_train_step(objective.loss, transform, frozen)
-    step = objective.make_step(update, lambda: _initial_params(config, objective, state.params))
+    step = objective.make_step(
+        update, lambda: _fresh_state(config, mesh, transform, objective).params
+    )
     place = _placer(mesh, objective)
     observers = loop.Observers(checkpoints, log, progress, _evaluator(config, objective, place))
     with StopRequest() as stop:

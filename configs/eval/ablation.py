@@ -3,8 +3,15 @@
     python -m tiger_jax.evaluate --config configs/eval/ablation.py
     python -m tiger_jax.evaluate --config configs/eval/ablation.py --config.decode=True
 
-The three others are training runs: RUNS/NAME/export. Without routing means a drafter that sees all
-visual tokens and was trained for as many steps.
+The others are training runs, RUNS/NAME/export. Without routing means a drafter that sees all visual
+tokens and was trained for as many steps; it is there distilled (kd_full) and aligned too
+(no_routing).
+
+    configs/kd.py    --config.run_dir=runs/kd_full --config.router.selector=full
+    configs/grpo.py  --config.run_dir=runs/no_routing --config.router.selector=full \\
+                     --config.init_from=runs/kd_full
+    configs/grpo.py  --config.run_dir=runs/no_kd \\
+                     --config.init_from=tiger_jax/assets/tiny_llava/drafter
 """
 
 import ml_collections
@@ -19,5 +26,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         {"name": "tiger", "drafter": "embedded:tiger"},
         {"name": "without routing", "drafter": "run:no_routing"},
         {"name": "without alignment", "drafter": "run:kd"},
+        {"name": "without routing, alignment", "drafter": "run:kd_full"},
         {"name": "without KD", "drafter": "run:no_kd"},
     ))  # fmt: skip

@@ -1,11 +1,11 @@
 """A by the number of routed tokens k: 4, 8, 16, 32 and all.
 
     python -m tiger_jax.evaluate --config configs/eval/k_sweep.py --config.plot=k.png
-    python -m tiger_jax.evaluate --config configs/eval/k_sweep.py \
-        --config.more="('run:k4', 'run:k16', 'run:k32')"
 
-The embedded drafter runs with every k (mismatched, save at its own); drafters trained with another
-k (matched) are given as `more`. The report's `trained_k` tells them apart.
+Mismatched: the embedded drafter, trained with k = 8, runs with every k. Matched: drafters that were
+trained with the k they run with, 200 steps each (configs/eval/selectors.py has the commands, with
+--config.router.routed_tokens=4, 16 or 32); they are left out where there is no such run. The
+report's `trained_k` tells them apart.
 """
 
 import ml_collections
@@ -17,7 +17,11 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
     tiger = "embedded:tiger"
-    routed = [
+    mismatched = [
         {"name": f"k = {k}", "drafter": tiger, "routed_tokens": k} for k in (8, 4, 16, 32)
-    ]  # fmt: skip
-    return drafters_config((*routed, {"name": "full", "drafter": "embedded:full"}))
+    ]
+    runs = (("k4", 4), ("tiger", 8), ("k16", 16), ("k32", 32))
+    matched = [{"name": f"k = {k}, matched", "drafter": f"run:short/{run}"} for run, k in runs]
+    full = ({"name": "full", "drafter": "embedded:full"},
+            {"name": "full, matched", "drafter": "run:short/full"})  # fmt: skip
+    return drafters_config((*mismatched, *matched, *full), skip_missing=True)

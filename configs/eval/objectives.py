@@ -2,8 +2,12 @@
 
     python -m tiger_jax.evaluate --config configs/eval/objectives.py
 
-All start from the checkpoint of the run `kd`; each is a run of configs/grpo.py (the control one of
-configs/kd.py): RUNS/NAME/export.
+All start from the run `kd` (runs/kd) and take 300 steps, RUNS/NAME/export:
+
+    kd_more              configs/kd.py --config.init_from=runs/kd --config.steps=300 \\
+                         --config.learning_rate=5e-4
+    expected_acceptance  configs/grpo.py
+    grpo, grpo_exact     configs/grpo.py --config.align.objective=NAME --config.learning_rate=1e-4
 """
 
 import ml_collections

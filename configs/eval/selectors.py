@@ -3,8 +3,19 @@
     python -m tiger_jax.evaluate --config configs/eval/selectors.py
     python -m tiger_jax.evaluate --config configs/eval/selectors.py --config.skip_missing=True
 
-Selectors that need weights of their own, and drafters trained without the router's teacher or with
-a query that sees no picture, are runs of configs/kd.py: RUNS/NAME/export.
+Each trained row is its own run of 200 steps from the full-visual drafter, RUNS/short/NAME/export:
+
+    python -m tiger_jax.train --config configs/kd.py --config.steps=200 \\
+        --config.run_dir=runs/short/NAME ...
+    tiger          nothing more
+    text_only      --config.router.query=text_only
+    image_only     --config.router.selector=image_only
+    random         --config.router.selector=random
+    no_teacher     --config.route_weight=0.0 --config.router.gate=straight_through
+    plain_router   --config.router.looks=0 --config.router.pooled_tokens=1
+    full           --config.router.selector=full
+
+The selectors that learn nothing run on the weights of `tiger`.
 """
 
 import ml_collections
@@ -15,15 +26,16 @@ from tiger_jax.evaluation.exact_config import drafters_config
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
-    tiger = "embedded:tiger"
+    tiger = "run:short/tiger"
     return drafters_config((
         {"name": "tiger", "drafter": tiger},
-        {"name": "random", "drafter": tiger, "selector": "random"},
-        {"name": "sparsevlm", "drafter": tiger, "selector": "sparsevlm"},
-        {"name": "vispruner", "drafter": tiger, "selector": "vispruner"},
-        {"name": "full", "drafter": "embedded:full"},
-        {"name": "random, trained", "drafter": "run:random"},
-        {"name": "image_only, trained", "drafter": "run:image_only"},
-        {"name": "text_only query, trained", "drafter": "run:text_only"},
-        {"name": "no teacher, trained", "drafter": "run:no_teacher"},
+        {"name": "oracle choice", "drafter": tiger, "oracle": True},
+        {"name": "the paper's router, taught", "drafter": "run:short/plain_router"},
+        {"name": "text_only query", "drafter": "run:short/text_only"},
+        {"name": "image_only", "drafter": "run:short/image_only"},
+        {"name": "no teacher", "drafter": "run:short/no_teacher"},
+        {"name": "random", "drafter": "run:short/random"},
+        {"name": "sparsevlm (not trained)", "drafter": tiger, "selector": "sparsevlm"},
+        {"name": "vispruner (not trained)", "drafter": tiger, "selector": "vispruner"},
+        {"name": "full", "drafter": "run:short/full"},
     ))  # fmt: skip

@@ -20,13 +20,9 @@ REPO = Path(__file__).parents[2]
 STEPS, ACCUMULATE = 6, 2
 DRIVER = textwrap.dedent(
     """
-    import os, runpy, signal, sys
+    import dataclasses, os, signal, sys
     die_at = int(sys.argv.pop(1))
     from tiger_jax import train
-    stream = train._stream
-    def counted(*args, **kwargs):
-        return Counted(iter(stream(*args, **kwargs))) if not kwargs["held_out"] else stream(
-            *args, **kwargs)
     class Counted:
         drawn = 0
         def __init__(self, inner): self.inner = inner
@@ -38,7 +34,13 @@ DRIVER = textwrap.dedent(
             return next(self.inner)
         def get_state(self): return self.inner.get_state()
         def set_state(self, state): self.inner.set_state(state)
-    train._stream = counted
+    make = train.MAKERS["sft"]
+    def counted(*args):
+        objective = make(*args)
+        return dataclasses.replace(
+            objective, stream=lambda held_out: Counted(iter(objective.stream(held_out)))
+        )
+    train.MAKERS["sft"] = counted
     from configs import sft
     config = sft.get_config()
     config.update_from_flattened_dict(eval(sys.argv.pop(1)))

@@ -93,9 +93,7 @@ def every_block(lengths: Lengths, g: int) -> BlockPlaces:
     )
 
 
-def random_blocks(
-    lengths: Lengths, g: int, count: int, rng: np.random.Generator
-) -> BlockPlaces:
+def random_blocks(lengths: Lengths, g: int, count: int, rng: np.random.Generator) -> BlockPlaces:
     """`count` different random cuts of the responses; all there are if they are fewer."""
     every = every_block(lengths, g)
     kept = np.sort(rng.permutation(len(every.roots))[:count])
@@ -149,7 +147,8 @@ class PackDrafts:
 
     def __call__(self, items: Sequence[TaughtExample]) -> DraftRows:
         prefixes = [item.example.prefix for item in items]
-        tiles = sum(len(prefix.tiles) for prefix in prefixes)
+        # Tiles are split over the mesh as the examples are, whatever the pictures' sizes.
+        tiles = -(-sum(len(prefix.tiles) for prefix in prefixes) // len(items)) * len(items)
         longest = max(len(prefix.tokens) for prefix in prefixes)
         most = max(int((prefix.image_ids >= 0).sum()) for prefix in prefixes)
         verifier = batch_prompts(prefixes, self.config, longest, tiles)

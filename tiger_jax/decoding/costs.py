@@ -133,7 +133,7 @@ def _per_round(engine: Engine, prompt: PromptArrays, options: Sequence[Options])
     return _median(lambda state: engine.decode(state, request, limits, mode), start) / rounds
 
 
-def _median(run: Callable[[DecodeState], Array], start: Callable[[], DecodeState]) -> float:
+def _median(run: Callable[[DecodeState], Any], start: Callable[[], DecodeState]) -> float:
     """Median seconds of `run`, the first call (compilation) left out."""
     times = []
     for _ in range(REPEATS + 1):
@@ -163,14 +163,18 @@ def _propose_many(
 @functools.partial(jax.jit, static_argnames=("drafter",))
 def _route_many(
     drafter: RoutingDrafter, params: Params, state: DecodeState, request: Sampling, limits: Limits
-) -> Array:
-    """STEPS routes from the same root; each reads the cache that the one before wrote."""
+) -> Any:
+    """STEPS routes from the same root; each reads the cache that the one before wrote.
+
+    All of the state is returned: of a selector that never asks the text, the compiler would throw
+    the stream's pass away.
+    """
     context = _context(state, request, limits)
 
     def body(_: Array, inner: Any) -> Any:
         return drafter.route(params, inner, context)
 
-    return lax.fori_loop(0, STEPS, body, state.drafter).indices
+    return lax.fori_loop(0, STEPS, body, state.drafter)
 
 
 def _context(state: DecodeState, request: Sampling, limits: Limits) -> RoundContext:

@@ -91,7 +91,10 @@ def check(config: Any) -> None:
 
 
 def exact_rounds(
-    config: Any, pair: Pipeline, answers: Mapping[float, Sequence[Spoken]], counter: Counter,
+    config: Any,
+    pair: Pipeline,
+    answers: Mapping[float, Sequence[Spoken]],
+    counter: Counter,
     oracle: bool = False,
 ) -> dict[tuple[float, int], ExactRounds]:
     """(temperature, g) -> expectations of every prompt. One pass serves all g: a shorter block is

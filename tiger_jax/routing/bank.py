@@ -14,25 +14,29 @@ host (data/visual_stream.py).
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.interface import Params, VisionLanguageModel
+
+Anywhere = Array | np.ndarray
+"""Made on the host, then placed on a mesh."""
 
 
 @struct.dataclass
 class BankLayout:
     """Where the visual tokens of each prompt come from."""
 
-    rows: Int[Array, "B R"]
+    rows: Int[Anywhere, "B R"]
     """Row of the batch's flat visual table; -1 is padding."""
-    positions: Int[Array, "B R"]
+    positions: Int[Anywhere, "B R"]
     """Rotary position in the full prompt."""
-    images: Int[Array, "B R"]
+    images: Int[Anywhere, "B R"]
     """Which picture of the prompt; -1 is padding."""
-    regions: Int[Array, "B R"]
+    regions: Int[Anywhere, "B R"]
     """The pooled token that averages this one; -1 is padding."""
-    region_sizes: Float[Array, "B U"]
+    region_sizes: Float[Anywhere, "B U"]
     """Tokens in each region."""
 
 
@@ -40,11 +44,11 @@ class BankLayout:
 class Stream:
     """Prompts as a drafter reads them, padded on the right."""
 
-    tokens: Int[Array, "B L"]
-    lengths: Int[Array, "B"]
-    positions: Int[Array, "B L"]
+    tokens: Int[Anywhere, "B L"]
+    lengths: Int[Anywhere, "B"]
+    positions: Int[Anywhere, "B L"]
     """Rotary positions in the full prompt."""
-    visual: Int[Array, "B L"]
+    visual: Int[Anywhere, "B L"]
     """-1: a text token; i >= 0: bank token i; -2 - u: pooled token u."""
     bank: BankLayout
 

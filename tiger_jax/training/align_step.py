@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
+from tiger_jax.errors import UserError
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.training import block_layout, draft_blocks, grpo_loss, rewards, rollout
 from tiger_jax.training.distill_step import route_loss
@@ -50,6 +51,17 @@ class AlignSettings:
     """Added to the standard deviation of a group."""
     route_weight: float = 0.3
     """Of route_distill, which stays on: without it the router unlearns (method.md 2.1)."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("objective", OBJECTIVES), ("reward", tuple(rewards.REWARDS)),
+            ("credit", grpo_loss.CREDITS),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                got = getattr(self, name)
+                raise UserError(f"{name}: expected one of {', '.join(allowed)}, got {got!r}")
+        if self.samples < 2 and self.objective == "grpo":
+            raise UserError(f"samples: expected at least 2 to compare, got {self.samples}")
 
 
 @struct.dataclass

@@ -102,9 +102,7 @@ def _ask(
 ) -> DraftBatch:
     """The batch with the verifier's whole laws and attention at its blocks."""
     rows = batch.prefix_image_rows
-    prefix = PrefixArrays(
-        batch.prefix_tokens, rows, batch.prefix_lengths, batch.tiles, rows >= 0
-    )
+    prefix = PrefixArrays(batch.prefix_tokens, rows, batch.prefix_lengths, batch.tiles, rows >= 0)
     whole = dataclasses.replace(
         settings, kept_tokens=verifier.config.text.vocab_size, kept_rows=rows.shape[1]
     )

@@ -1,0 +1,153 @@
+"""Training a drafter end to end: sources, the verifier's cached answers, steps, resume, export."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs import grpo, kd
+from tiger_jax import drafting, train
+from tiger_jax.errors import UserError
+from tiger_jax.pipeline import embedded_drafter
+from tiger_jax.weights.load import load_params
+from tiger_jax.weights.router_io import read_router
+
+SMALL = {
+    "scenes": 8, "held_out_scenes": 0, "steps": 4, "warmup": 1, "batch": 8, "draft_length": 3,
+    "checkpoint_every": 100, "log_every": 1, "mesh": {"data": -1, "fsdp": 1, "tensor": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+    """Answers that the tests of this file share."""
+    return str(tmp_path_factory.mktemp("teacher"))
+
+
+def small(get_config, run_dir, cache_dir, **changes):
+    config = get_config()
+    config.update(SMALL | {"run_dir": str(run_dir), "cache_dir": cache_dir} | changes)
+    config.teacher.max_new_tokens = 16
+    return config
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """A file with two usable prompts, a picture that is none, and a line that is none."""
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copy(embedded_drafter().parent / "demo.png", folder / "a.png")
+    Image.fromarray(np.full((80, 200, 3), 200, np.uint8)).save(folder / "b.png")
+    (folder / "broken.png").write_bytes(b"no picture")
+    rows = [
+        {"images": ["a.png"], "prompt": "Describe the picture.", "response": "There is a cat."},
+        {"images": ["broken.png"], "prompt": "How many stars are there?", "response": "2."},
+        {"images": ["b.png", "a.png"], "prompt": "Read the words in the picture."},
+    ]
+    lines = [json.dumps(row) for row in rows] + ["{not json"]
+    (folder / "own.jsonl").write_text("\n".join(lines))
+    return str(folder / "own.jsonl")
+
+
+def test_distillation_learns_from_scenes_and_own_examples(cache_dir, examples, tmp_path, capsys):
+    config = small(kd.get_config, tmp_path / "kd", cache_dir, examples=(examples,))
+    assert train.train(config) == 4
+    told = capsys.readouterr().err
+    assert f"{examples}: line 4: not valid JSON" in told
+    assert "verifier answered 8 of 8 examples" in told  # the scenes
+    assert "verifier answered 2 of 2 examples" in told  # the file, without its broken picture
+    export = tmp_path / "kd" / "export"
+    router, weights = read_router(export)
+    assert router == drafting.router_config(config)
+    before = load_params(config.model, train.read_config(config.model))
+    after = load_params(export, train.read_config(export))
+    tower = ("vision_tower", "position_embedding", "embedding")
+    moved = ("language_model", "layers_0", "mlp", "up", "kernel")
+    assert np.array_equal(_at(before, tower), _at(after, tower))
+    assert not np.array_equal(_at(before, moved), _at(after, moved))
+    assert np.abs(np.asarray(weights["query"]["kernel"])).max() > 0
+
+
+def test_a_second_run_asks_the_verifier_nothing(cache_dir, tmp_path, capsys, monkeypatch):
+    first = drafting.Lessons.prepare(small(kd.get_config, tmp_path / "a", cache_dir))
+    monkeypatch.setattr(drafting.Teacher, "answer", None)  # a call would raise
+    again = drafting.Lessons.prepare(small(kd.get_config, tmp_path / "b", cache_dir))
+    assert first.cache.folder == again.cache.folder
+    other = small(kd.get_config, tmp_path / "c", cache_dir)
+    other.teacher.temperature = 0.5
+    with pytest.raises(TypeError):
+        drafting.Lessons.prepare(other)
+
+
+@pytest.mark.slow
+def test_alignment_goes_on_exactly_where_it_stopped(cache_dir, tmp_path, monkeypatch, capsys):
+    """Rollouts, coins and the reference drafter are those of a run that was left alone."""
+
+    def config(name):
+        return small(
+            grpo.get_config, tmp_path / name, cache_dir, init_from=str(embedded_drafter()),
+            align=grpo.get_config().align | {"objective": "grpo", "samples": 2}, prefixes=2,
+        )  # fmt: skip
+
+    train.train(config("straight"))
+    make = train.MAKERS["align"]
+
+    class Interrupted:
+        def __init__(self, inner):
+            self.inner, self.drawn = inner, 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.drawn += 1
+            if self.drawn == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return next(self.inner)
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    def interrupted(*args):
+        objective = make(*args)
+        return dataclasses.replace(
+            objective, stream=lambda held_out: Interrupted(iter(objective.stream(held_out)))
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setitem(train.MAKERS, "align", interrupted)
+        assert train.train(config("stopped")) == 2
+    assert train.train(config("stopped")) == 4
+    for file in ("model.safetensors", "tiger_router.safetensors"):
+        straight, stopped = (
+            (tmp_path / name / "export" / file).read_bytes() for name in ("straight", "stopped")
+        )
+        assert straight == stopped, file
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"response": "own"}, "response: expected one of verifier, reference, got 'own'"),
+        ({"verifier": "nowhere"}, "nowhere: expected"),
+        ({"scenes": 0}, "scenes, examples: expected something to learn from"),
+        ({"examples": ("nowhere.jsonl",)}, "nowhere.jsonl: expected"),
+        ({"router": {"selector": "best"}}, "selector: expected one of tiger"),
+        ({"align": {"objective": "ppo"}}, "objective: expected one of grpo"),
+    ],
+)
+def test_impossible_settings_are_named(change, message, cache_dir, tmp_path):
+    config = small(grpo.get_config, tmp_path / "run", cache_dir)
+    config.update(change)
+    with pytest.raises(UserError, match=message):
+        train.train(config)
+
+
+def _at(params, path):
+    for name in path:
+        params = params[name]
+    return np.asarray(params)
