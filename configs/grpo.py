@@ -1,7 +1,7 @@
 """Acceptance alignment: reward the drafter with the prefix that the verifier accepts (method 4.2).
 
     python -m tiger_jax.train --config configs/grpo.py
-    python -m tiger_jax.train --config configs/grpo.py:llava_next --config.init_from=runs/kd \\
+    python -m tiger_jax.train --config configs/grpo.py:llava_next \\
         --config.verifier=llava-v1.6-vicuna-13b-hf --config.model=llava-v1.6-vicuna-7b-hf \\
         --config.examples="('my/questions.jsonl',)"
 
@@ -12,20 +12,23 @@ the embedded pair uses `expected_acceptance`, which measured best (docs/results.
 
 import ml_collections
 
-from configs import kd
+from configs import kd, presets
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of an alignment run; `arg` is the name of a pair."""
     config = kd.get_config(arg)
+    name = arg or presets.EMBEDDED
+    suffix = "" if name == presets.EMBEDDED else f"_{name}"
     with config.unlocked():
         del config.online_teacher
         config.update({
             "objective": "align",
-            "init_from": "runs/kd",  # the KD checkpoint; also q_ref
-            "run_dir": "runs/grpo",
+            "init_from": f"runs/kd{suffix}",  # the KD checkpoint; also q_ref
+            "run_dir": f"runs/grpo{suffix}",
             "align": {  # training.align_step.AlignSettings
                 "objective": "grpo",  # or grpo_exact, expected_acceptance
+                # The rest, and prefixes, count only for grpo and grpo_exact.
                 "reward": "accepted_prefix",  # or binary, token_agreement, expected_prefix
                 "credit": "block",  # or prefix: up to and including the first rejection
                 "samples": 4,  # K blocks of a prefix
@@ -38,7 +41,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
             "accumulate": 8,
             "learning_rate": 1e-5,
         })  # fmt: skip
-    if (arg or "tiny_llava") == "tiny_llava":
+    if name == presets.EMBEDDED:
         config.update({
             "steps": 300, "batch": 24, "accumulate": 1, "learning_rate": 5e-4, "prefixes": 4,
             "evaluate_every": 150,

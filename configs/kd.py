@@ -17,14 +17,15 @@ from configs import presets
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of a distillation run; `arg` is the name of a pair."""
-    pair = presets.pair(arg)
+    name = arg or presets.EMBEDDED
+    pair = presets.pair(name)
     config = ml_collections.ConfigDict({
         "objective": "distill",
         "verifier": pair["verifier"],  # Hugging Face or run folder
         "model": pair["drafter"],  # Hugging Face folder of the drafter
         "init_from": "",  # run or Hugging Face folder to take the weights from; "" = model
         "tower_from": "",
-        "run_dir": "runs/kd",
+        "run_dir": f"runs/kd_{name}",
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
@@ -32,13 +33,18 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "scenes": 0,
         "hard_share": 0.0,  # scenes with clutter behind the items
         "examples": (),
-        "filter": {},  # fields of data.filters.PromptFilter; {} keeps every prompt
+        "filter": {  # of these files: data.filters.PromptFilter
+            "enabled": True, "min_words": 5, "max_words": 60, "drop_yes_no": True,
+            "yes_no_below": 10,
+        },
+        "max_length": 2048,  # text tokens of a prompt with its response; 0 = the model's positions
         "response": "verifier",  # or "reference": the answers that the records hold
         "cache_dir": "runs/teacher",  # the verifier's answers
         "teacher": {  # training.teacher_pass.TeacherSettings
             "temperature": 1.0, "seed": 0, "max_new_tokens": 512, "kept_tokens": 32,
             "kept_rows": 32, "window": 5, "power": 3.0,
         },
+        "teacher_batch": 8,  # prompts that the verifier answers at a time
         "online_teacher": False,  # True: laws from the verifier at each step, not from the cache
         "router": {  # routing.router.RouterConfig
             "selector": "tiger", "routed_tokens": 8, "pooled_tokens": 1, "query": "visual",
@@ -55,7 +61,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "weight_decay": 0.01,
         "clip": 1.0,
         "compute_dtype": "bfloat16",
-        "mesh": {"data": 1, "fsdp": -1, "tensor": 1},
+        "mesh": {"data": 1, "fsdp": 1, "tensor": -1},  # a batch of 1 cannot be cut
         "seed": 0,
         "held_out_scenes": 0,
         "workers": 2,
@@ -64,13 +70,16 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "checkpoint_every": 200,
         "keep": 2,
     })  # fmt: skip
-    if pair is presets.PAIRS["tiny_llava"]:
+    if name == presets.EMBEDDED:
         config.update({
+            "run_dir": "runs/kd", "mesh": {"data": 1, "fsdp": -1, "tensor": 1}, "max_length": 0,
+            "teacher_batch": 64,
             "scenes": 6000, "held_out_scenes": 96, "workers": 0, "draft_length": 8, "steps": 1800,
             "batch": 24, "accumulate": 1, "learning_rate": 2e-3, "warmup": 30,
             "compute_dtype": "float32", "evaluate_every": 600, "checkpoint_every": 200,
             "route_weight": 1.0,
         })  # fmt: skip
+        config.filter.enabled = False
         config.teacher.max_new_tokens = 96
         config.router.update({"pooled_tokens": 9, "looks": 1})
     return config

@@ -7,8 +7,9 @@ from pathlib import Path
 
 ASSETS = Path(__file__).parents[1] / "tiger_jax" / "assets"
 
+EMBEDDED = "tiny_llava"
 PAIRS = {
-    "tiny_llava": {
+    EMBEDDED: {
         "verifier": str(ASSETS / "tiny_llava" / "verifier"),
         "drafter": str(ASSETS / "tiny_llava" / "drafter"),
     },
@@ -19,7 +20,7 @@ PAIRS = {
 
 def pair(name: str | None) -> dict[str, str]:
     """Folders of a pair; the embedded one by default. Raises ValueError for an unknown name."""
-    name = name or "tiny_llava"
+    name = name or EMBEDDED
     if name not in PAIRS:
         raise ValueError(f"pair: expected one of {', '.join(PAIRS)}, got {name!r}")
     return PAIRS[name]

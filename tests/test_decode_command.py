@@ -122,6 +122,9 @@ def test_requests_file_with_bad_records(pair, tmp_path, capsys):
         (["--report", "/nowhere/r.json"], "--report: expected a writable folder, got /nowhere"),
         (["--stop", ""], "--stop: expected a text"),
         (["--batch-size", "0"], "--batch-size: expected at least 1, got 0"),
+        (["--draft-length", "0", "--selector", "random"], "--selector: expected a drafter to use"),
+        (["--drafter", "none", "--routed-tokens", "4"], "expected a drafter to use it, got --draf"),
+        (["--verifier", "v", "--selector", "full"], "to use it, got --verifier alone"),
         (["--prompt", "<image>"], "got 1 placeholders and 0 images"),
     ],
 )

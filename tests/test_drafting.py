@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tiger_jax.weights.router_io import read_router
 SMALL = {
     "scenes": 8, "held_out_scenes": 0, "steps": 4, "warmup": 1, "batch": 8, "draft_length": 3,
     "checkpoint_every": 100, "log_every": 1, "mesh": {"data": -1, "fsdp": 1, "tensor": 1},
+    "teacher_batch": 32,
 }  # fmt: skip
 
 
@@ -60,6 +62,11 @@ def test_distillation_learns_from_scenes_and_own_examples(cache_dir, examples, t
     assert f"{examples}: line 4: not valid JSON" in told
     assert "verifier answered 8 of 8 examples" in told  # the scenes
     assert "verifier answered 2 of 2 examples" in told  # the file, without its broken picture
+    assert "1 of 3 examples cannot be used:\n  own: line-2: " in told
+    assert "training left out 1 examples:\n  own: line-2: " in told
+    assert "no held-out evaluation: 0 held_out_scenes make no batch of 8" in told
+    # Looked through again by the next run, as the picture may be whole by then; the scenes are not.
+    assert len(list(Path(cache_dir).glob("*/filled-*"))) == 1
     export = tmp_path / "kd" / "export"
     router, weights = read_router(export)
     assert router == drafting.router_config(config)
@@ -83,6 +90,27 @@ def test_a_second_run_asks_the_verifier_nothing(cache_dir, tmp_path, capsys, mon
         drafting.Lessons.prepare(other)
 
 
+def test_the_filter_of_own_examples(examples, tmp_path, capsys):
+    """ "Describe the picture." has three words; the other two have five and six."""
+    config = small(kd.get_config, tmp_path, "unused", scenes=0, examples=(examples,))
+    assert len(drafting.read_sources(config)[0]) == 3
+    config.filter.enabled = True
+    assert len(drafting.read_sources(config)[0]) == 2
+    assert "kept 2 of 3, too_short 1" in capsys.readouterr().err
+    config.filter.min_words = 6
+    assert len(drafting.read_sources(config)[0]) == 1
+
+
+def test_sizes_of_the_papers_pair():
+    config = grpo.get_config("llava_next")
+    assert (config.run_dir, config.init_from) == ("runs/grpo_llava_next", "runs/kd_llava_next")
+    assert kd.get_config("llava_next").run_dir == "runs/kd_llava_next"
+    assert config.filter.enabled
+    assert (config.max_length, config.teacher_batch, config.batch) == (2048, 8, 1)
+    assert config.mesh.to_dict() == {"data": 1, "fsdp": 1, "tensor": -1}
+    assert (grpo.get_config().run_dir, grpo.get_config().init_from) == ("runs/grpo", "runs/kd")
+
+
 @pytest.mark.slow
 def test_alignment_goes_on_exactly_where_it_stopped(cache_dir, tmp_path, monkeypatch, capsys):
     """Rollouts, coins and the reference drafter are those of a run that was left alone."""
@@ -90,7 +118,7 @@ def test_alignment_goes_on_exactly_where_it_stopped(cache_dir, tmp_path, monkeyp
     def config(name):
         return small(
             grpo.get_config, tmp_path / name, cache_dir, init_from=str(embedded_drafter()),
-            align=grpo.get_config().align | {"objective": "grpo", "samples": 2}, prefixes=2,
+            align={"objective": "grpo", "samples": 2}, prefixes=2,
         )  # fmt: skip
 
     train.train(config("straight"))
@@ -138,6 +166,18 @@ def test_alignment_goes_on_exactly_where_it_stopped(cache_dir, tmp_path, monkeyp
         ({"examples": ("nowhere.jsonl",)}, "nowhere.jsonl: expected"),
         ({"router": {"selector": "best"}}, "selector: expected one of tiger"),
         ({"align": {"objective": "ppo"}}, "objective: expected one of grpo"),
+        ({"router": {"selector": "sparsevlm"}}, "selector: sparsevlm has nothing to train"),
+        ({"response": "reference"}, "expected_acceptance needs the verifier's own draws"),
+        ({"teacher": {"temperature": 0.5}}, "expected_acceptance needs .*, got 'verifier' and 0.5"),
+        ({"teacher": {"temperature": -1.0}}, "teacher.temperature: expected at least 0, got -1.0"),
+        ({"teacher": {"window": 0}}, "teacher.window: expected at least 1, got 0"),
+        ({"teacher": {"kept_tokens": 0}}, "teacher.kept_tokens: expected at least 1, got 0"),
+        ({"teacher": {"kept_rows": 0}}, "teacher.kept_rows: expected at least 1, got 0"),
+        ({"draft_length": 0}, "draft_length: expected at least 1, got 0"),
+        ({"prefixes": 0}, "prefixes: expected at least 1, got 0"),
+        ({"route_weight": -0.1}, "route_weight: expected at least 0, got -0.1"),
+        ({"teacher_batch": 0}, "teacher_batch: expected at least 1, got 0"),
+        ({"filter": {"enabled": True, "min_words": 99}}, "prompt filter: expected min_words"),
     ],
 )
 def test_impossible_settings_are_named(change, message, cache_dir, tmp_path):

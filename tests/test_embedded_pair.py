@@ -10,7 +10,7 @@ from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
 from tiger_jax.decoding.drafters.protocol import PromptArrays
 from tiger_jax.decoding.engine import Options
-from tiger_jax.pipeline import ASSETS, TINY_LLAVA, Pipeline
+from tiger_jax.pipeline import ASSETS, TINY_LLAVA, Pipeline, embedded_drafter
 
 PROMPTS = 64
 NEW_TOKENS = 32
@@ -44,19 +44,28 @@ def arrays(pipeline, prompts):
     """One shape for all batches of a size, so that a draft length compiles once."""
     batch = batch_prompts(prompts, pipeline.config, seq_bucket=384, tile_bucket=8)
     return PromptArrays(
-        *(jnp.asarray(x) for x in (batch.tokens, batch.lengths, batch.image_rows, batch.tiles))
+        *(jnp.asarray(x) for x in (batch.tokens, batch.lengths, batch.image_rows, batch.tiles)),
+        stream=pipeline.arrays(prompts).stream,
     )
 
 
-def decode(pipeline, prompts, batch_size):
+def answers(pipeline, prompts, batch_size):
     options = [Options(max_new_tokens=NEW_TOKENS)] * batch_size
     return [
-        output.tokens
+        output
         for start in range(0, len(prompts), batch_size)
         for output in pipeline.engine.run(
             arrays(pipeline, prompts[start : start + batch_size]), options
         ).outputs
     ]
+
+
+def decode(pipeline, prompts, batch_size):
+    return [output.tokens for output in answers(pipeline, prompts, batch_size)]
+
+
+def accepted(outputs):
+    return np.mean([length for output in outputs for length in output.accepted_lengths])
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +75,7 @@ def plain(pipeline, prompts):
 
 def test_sizes():
     stored = sum(path.stat().st_size for path in ASSETS.rglob("*") if path.is_file())
-    assert stored <= 12 * 2**20
+    assert stored <= 16 * 2**20
     counts = {}
     for role in ("verifier", "drafter"):
         params = Pipeline.load(TINY_LLAVA / role).engine.params
@@ -108,14 +117,17 @@ def test_the_verifier_reads_scenes(pipeline, scenes, prompts, plain):
 
 def test_the_drafter_is_worth_its_steps(pipeline, prompts):
     """On what it was trained for: questions about one picture."""
-    one_picture = prompts[::2]
-    options = [Options(max_new_tokens=NEW_TOKENS)] * 4
-    accepted = [
-        length
-        for start in range(0, len(one_picture), 4)
-        for output in pipeline.engine.run(
-            arrays(pipeline, one_picture[start : start + 4]), options
-        ).outputs
-        for length in output.accepted_lengths
-    ]
-    assert np.mean(accepted) > 2.5
+    assert accepted(answers(pipeline, prompts[::2], 4)) > 2.5
+
+
+def test_the_tiger_drafter_routes_eight_tokens(scenes, prompts, plain):
+    """Descriptions of eight pictures: plain's tokens, and more accepted drafts than is asked of
+    the full-visual drafter."""
+    tiger = Pipeline.load(TINY_LLAVA / "verifier", embedded_drafter())
+    assert (tiger.router.selector, tiger.router.routed_tokens) == ("tiger", 8)
+    assert tiger.engine.drafter.draft_length == 5
+    describe = [i for i in range(0, PROMPTS, 2) if scenes[i].qa[(i // 4) % 4].kind == "describe"]
+    assert len(describe) == 8
+    found = answers(tiger, [prompts[i] for i in describe], 4)
+    assert [output.tokens for output in found] == [plain[i] for i in describe]
+    assert accepted(found) > 3.0

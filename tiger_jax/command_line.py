@@ -1,7 +1,8 @@
 """`--config FILE --config.FIELD=VALUE ...` -> a locked ConfigDict, or one clear line."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_collections
 from absl import flags
@@ -23,8 +24,17 @@ def help_text(argv: Sequence[str], doc: str) -> str:
     if not rest:
         return doc.strip()
     fields = parse(rest).to_dict()
-    lines = [f"  --config.{name}={value!r}" for name, value in fields.items()]
+    lines = [f"  --config.{name}={value!r}" for name, value in _flat(fields)]
     return "\n".join([doc.strip(), "", "fields:", *lines])
+
+
+def _flat(fields: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    """("align.objective", "grpo"): fields of groups by their whole names."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{group}{name}.")
+        else:
+            yield f"{group}{name}", value
 
 
 def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
@@ -81,4 +91,6 @@ def _config_path(argv: Sequence[str]) -> str:
 
 def _one_line(error: Exception) -> str:
     text = str(error).strip('"').replace("\\n", " ").replace("\\'", "'")
+    if "Traceback (most recent call last)" in text:  # of the config file: its last line says what
+        text = text.strip().splitlines()[-1].removeprefix("ValueError: ")
     return " ".join(text.split())[:300] or type(error).__name__

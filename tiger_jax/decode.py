@@ -46,6 +46,21 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     models.add_argument("--drafter", metavar="DIR", help="'none' decodes plainly")
     models.add_argument("--dtype", choices=("float32", "bfloat16"),
                         help="default: float32 on CPU, bfloat16 on accelerators")  # fmt: skip
+    _decoding_arguments(parser)
+    out = parser.add_argument_group("output")
+    out.add_argument(
+        "--compare",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="also decode plainly: measured speedup, identical tokens yes or no",
+    )
+    out.add_argument("--report", metavar="FILE.json", help="write everything that was counted")
+    out.add_argument("--quiet", action="store_true", help="answers only")
+    return parser.parse_args(argv)
+
+
+def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
+    """How answers are drawn and drafted."""
     how = parser.add_argument_group("how")
     how.add_argument("--max-new-tokens", type=int, default=128)
     how.add_argument(
@@ -67,7 +82,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         choices=SELECTORS,
         help="which visual tokens the drafter sees: 'tiger' picks them anew every round, by the "
         "text so far; 'image_only', 'sparsevlm' and 'vispruner' score them once; 'random'; 'full' "
-        "shows all (default: as the drafter's folder says; tiger and image_only need its router)",
+        "shows all (default: as the drafter's folder says; tiger and image_only need its router). "
+        "The embedded pair has two drafters: 'full' takes the one that was trained to see "
+        "everything",
     )
     how.add_argument("--routed-tokens", type=int, metavar="K",
                      help="visual tokens a round, for every selector but full")  # fmt: skip
@@ -77,16 +94,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--seed", type=int, default=0)
     how.add_argument("--stop", action="append", default=[], metavar="TEXT",
                      help="end before this text; repeatable")  # fmt: skip
-    out = parser.add_argument_group("output")
-    out.add_argument(
-        "--compare",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="also decode plainly: measured speedup, identical tokens yes or no",
-    )
-    out.add_argument("--report", metavar="FILE.json", help="write everything that was counted")
-    out.add_argument("--quiet", action="store_true", help="answers only")
-    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -166,6 +173,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--draft-confidence: expected 0 <= P < 1, got {args.draft_confidence}")
     if args.routed_tokens is not None and args.routed_tokens < 1:
         raise UserError(f"--routed-tokens: expected at least 1, got {args.routed_tokens}")
+    _check_routing(args)
     if "" in args.stop:
         raise UserError("--stop: expected a text, got an empty one")
     if args.report:
@@ -179,6 +187,22 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"{args.requests}: expected a JSON Lines file of requests, found none there"
         )
+
+
+def _check_routing(args: argparse.Namespace) -> None:
+    """Nothing routes without a drafter."""
+    given = {"--selector": args.selector, "--routed-tokens": args.routed_tokens}
+    asked = next((name for name, value in given.items() if value is not None), None)
+    if args.drafter == "none":
+        got = "--drafter none"
+    elif args.verifier and not args.drafter:
+        got = "--verifier alone"
+    elif args.draft_length != AUTO and int(args.draft_length) == 0:
+        got = "--draft-length 0"
+    else:
+        return
+    if asked:
+        raise UserError(f"{asked}: expected a drafter to use it, got {got}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import jax.numpy as jnp
 
 from tiger_jax.data import mixtures
 from tiger_jax.data.draft_batches import PackDrafts, TeachExample
-from tiger_jax.data.draft_examples import AskQuestions, DraftExample
-from tiger_jax.data.examples import read_examples
+from tiger_jax.data.draft_examples import AskQuestions
+from tiger_jax.data.examples import DroppedExample, read_examples
 from tiger_jax.data.filters import PromptFilter
 from tiger_jax.data.json_lines import RecordError
 from tiger_jax.data.mixtures import Records
@@ -25,7 +26,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.objectives import Objective, scene_source
 from tiger_jax.pipeline import Pipeline
-from tiger_jax.routing.router import RouterConfig, init_router
+from tiger_jax.routing.router import LOOK_ONCE, RouterConfig, init_router
 from tiger_jax.sharding import rules as sharding_rules
 from tiger_jax.teacher import Teacher
 from tiger_jax.training import align_step, run_folder
@@ -37,6 +38,8 @@ from tiger_jax.weights.fingerprint import fingerprint
 from tiger_jax.weights.router_io import write_router
 
 RESPONSES = ("verifier", "reference")
+NAMED_DROPS = 5
+"""Messages of examples that cannot be used, of each source; the rest is counted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +52,10 @@ class Lessons:
     ask: AskQuestions
     sources: tuple[Any, ...]
     held_out: tuple[Any, ...]
+    teacher_batch: int = 64
+    """Prompts that the verifier answers at a time; its pass over whole examples takes a quarter."""
+    dropped: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    """What training left out so far: (source, id) -> why."""
 
     @classmethod
     def prepare(cls, config: Any) -> "Lessons":
@@ -57,10 +64,6 @@ class Lessons:
         Raises:
             UserError: unreadable folders or files, or nothing to learn from.
         """
-        if config.response not in RESPONSES:
-            raise UserError(
-                f"response: expected one of {', '.join(RESPONSES)}, got {config.response!r}"
-            )
         sources = read_sources(config)
         folder, dtype = verifier_folder(config), config.compute_dtype
         settings = TeacherSettings(**config.teacher.to_dict())
@@ -69,28 +72,52 @@ class Lessons:
         lessons = cls(
             verifier, settings,
             cache=TeacherCache(config.cache_dir, described | dataclasses.asdict(settings)),
-            ask=AskQuestions(verifier.processor, reference=config.response == "reference"),
+            ask=AskQuestions(
+                verifier.processor, reference=config.response == "reference",
+                max_length=config.max_length,
+            ),
             sources=sources,
             held_out=(scene_source(config, held_out=True),) if config.held_out_scenes else (),
+            teacher_batch=config.teacher_batch,
         )  # fmt: skip
         for source in (*lessons.sources, *lessons.held_out):
             lessons.fill(source)
         return lessons
 
     def fill(self, source: Records) -> None:
-        """Let the verifier answer what is missing; a note in the cache saves looking again."""
+        """Let the verifier answer what is missing; a note in the cache saves looking again, unless
+        there was something to say of examples that cannot be used."""
         digest = hashlib.sha256(repr(source).encode()).hexdigest()
         note = self.cache.folder / f"filled-{digest[:16]}"
-        if note.exists():
+        noted = note.exists()
+        self.cache.refresh()  # after the look at the note: it may be another run's
+        if noted:
             return
-        asked = ((place, self.ask(source[place])) for place in range(len(source)))
-        places = {e.key: place for place, e in asked if isinstance(e, DraftExample)}
-        keys = list(places)
+        print(f"looking through {len(source)} examples", file=sys.stderr)
+        places, dropped = self._usable(source)
+        _say_dropped(f"{len(dropped)} of {len(source)} examples cannot be used", dropped)
+        keys, size = list(places), self.teacher_batch
         progress = _FillProgress(len(self.cache.missing(keys)))
-        Teacher(self.verifier.engine, self.settings).fill(
-            self.cache, lambda i: self.ask(source[places[keys[i]]]), keys, progress
-        )
-        note.touch()
+        teacher = Teacher(self.verifier.engine, self.settings, size, max(1, size // 4))
+        teacher.fill(self.cache, lambda i: self.ask(source[places[keys[i]]]), keys, progress)
+        if not dropped:
+            note.touch()
+
+    def _usable(self, source: Records) -> tuple[dict[str, int], list[str]]:
+        """(key -> place of what can be asked, why the others cannot)."""
+        places, dropped = {}, []
+        for place in range(len(source)):
+            example = self.ask(source[place])
+            if isinstance(example, DroppedExample):
+                dropped.append(f"{example.source}: {example.id}: {example.message}")
+            else:
+                places[example.key] = place
+        return places, dropped
+
+    def say_dropped(self) -> None:
+        """What training left out, if anything."""
+        lines = [f"{source}: {name}: {why}" for (source, name), why in self.dropped.items()]
+        _say_dropped(f"training left out {len(lines)} examples", lines)
 
     def stream(self, config: Any, router: RouterConfig, held_out: bool, cuts: int) -> Any:
         """Endless shuffled batches, or the held-out ones once through, in order.
@@ -106,8 +133,16 @@ class Lessons:
         return mixtures.draft_batches(
             [(source, 1) for source in sources], teach, pack, config.batch,
             seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
-            num_workers=0 if held_out else config.workers,
+            num_workers=0 if held_out else config.workers, dropped=self.dropped,
         )  # fmt: skip
+
+
+def _say_dropped(summary: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    more = [f"  and {len(lines) - NAMED_DROPS} more"] if len(lines) > NAMED_DROPS else []
+    shown = [f"  {' '.join(line.split())}" for line in lines[:NAMED_DROPS]]
+    print("\n".join([f"{summary}:", *shown, *more]), file=sys.stderr)
 
 
 class _FillProgress:
@@ -131,7 +166,54 @@ def verifier_folder(config: Any) -> Path:
 
 def router_config(config: Any) -> RouterConfig:
     """The router that a config describes. Raises UserError."""
-    return RouterConfig(**config.router.to_dict())
+    router = RouterConfig(**config.router.to_dict())
+    if router.selector in LOOK_ONCE:
+        raise UserError(
+            f"selector: {router.selector} has nothing to train; expected one of tiger, "
+            "image_only, random, full"
+        )
+    return router
+
+
+def prompt_filter(config: Any) -> PromptFilter | None:
+    """The filter of own examples; None where all are kept. Raises UserError."""
+    fields = config.filter.to_dict()
+    return PromptFilter(**fields) if fields.pop("enabled") else None
+
+
+def align_settings(config: Any) -> align_step.AlignSettings:
+    """How acceptance is rewarded. Raises UserError."""
+    settings = align_step.AlignSettings(**config.align.to_dict(), route_weight=config.route_weight)
+    drawn = config.teacher.temperature == 1 and config.response == "verifier"
+    if settings.objective == "expected_acceptance" and not drawn:
+        raise UserError(
+            "objective: expected_acceptance needs the verifier's own draws: expected response "
+            f"'verifier' and teacher.temperature 1, got {config.response!r} and "
+            f"{config.teacher.temperature:g}"
+        )
+    return settings
+
+
+def check_settings(config: Any) -> None:
+    """UserError for the first setting of a drafter's training that cannot be."""
+    if config.response not in RESPONSES:
+        raise UserError(
+            f"response: expected one of {', '.join(RESPONSES)}, got {config.response!r}"
+        )
+    lowest = {
+        "draft_length": 1, "prefixes": 1, "teacher_batch": 1, "max_length": 0, "route_weight": 0,
+        "teacher.window": 1, "teacher.kept_tokens": 1, "teacher.kept_rows": 1,
+        "teacher.max_new_tokens": 1, "teacher.temperature": 0,
+    }  # fmt: skip
+    for name, low in lowest.items():
+        group, _, field = name.rpartition(".")
+        fields = config[group] if group else config
+        if field in fields and not fields[field] >= low:
+            raise UserError(f"{name}: expected at least {low}, got {fields[field]}")
+    router_config(config)
+    prompt_filter(config)
+    if config.objective == "align":
+        align_settings(config)
 
 
 def distill_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Objective:
@@ -155,11 +237,13 @@ def distill_objective(config: Any, model: VisionLanguageModel, folder: Path) -> 
 def align_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Objective:
     """The accepted prefix (method.md 4.2)."""
     drafter = BlockDrafter(model, router_config(config))
-    settings = align_step.AlignSettings(**config.align.to_dict(), route_weight=config.route_weight)
+    settings = align_settings(config)
     lessons = Lessons.prepare(config)
     value = align_step.make_expected_acceptance_loss(drafter, settings)
     if settings.objective == "expected_acceptance":
-        return _drafter_objective(config, drafter, folder, lessons, value, unit_metric="expected_A")
+        return _drafter_objective(
+            config, drafter, folder, lessons, value, unit_metric="token_acceptance"
+        )
     engine = lessons.verifier.engine
     end_ids = lessons.verifier.config.eos_token_ids
 
@@ -174,7 +258,7 @@ def align_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Ob
         _drafter_objective(
             config, drafter, folder, lessons,
             align_step.make_grpo_loss(drafter, settings, end_ids),
-            unit_metric="reward", make_step=make_step, cuts=config.prefixes,
+            unit_metric="token_acceptance", make_step=make_step, cuts=config.prefixes,
         ),
         held_out_loss=value,
     )  # fmt: skip
@@ -196,9 +280,11 @@ def _drafter_objective(
 
     def export(params: Any, target: Path) -> None:
         weights = {name: part for name, part in params.items() if name != "router"}
-        run_folder.export_params(weights, folder, target)
-        if drafter.config.routes:
-            write_router(target, drafter.config, params["router"])
+        finish = partial(write_router, config=drafter.config, params=params.get("router"))
+        run_folder.export_params(
+            weights, folder, target, finish=finish if drafter.config.routes else None
+        )
+        lessons.say_dropped()
 
     rules = sharding_rules.LLAVA_NEXT_RULES
     return Objective(
@@ -219,7 +305,7 @@ def read_sources(config: Any) -> tuple[Records, ...]:
         UserError: a file that cannot be read, or nothing to learn from.
     """
     sources: list[Records] = [scene_source(config, held_out=False)] if config.scenes else []
-    rule = PromptFilter(**config.filter.to_dict()) if config.filter else None
+    rule = prompt_filter(config)
     for path in config.examples:
         records = read_examples(path)
         usable = [record for record in records if not isinstance(record, RecordError)]

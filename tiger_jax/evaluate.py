@@ -15,6 +15,7 @@ configs/eval/
     ablation.py           without routing, without alignment, without distillation
     temperature.py        T = 0, 0.5, 0.7, 1
     batch.py              decoding at batch 1, 8, 16
+    curves.py             training curves of runs
     routes.py             one answer: the patches that each round routed
     routing_cost.py       time and memory of routed against full drafting
     peer_transformers.py  speed beside transformers
@@ -37,7 +38,7 @@ from tiger_jax.evaluation import tables
 
 TASKS = {
     "scenes": "scene_run", "drafters": "exact_run", "routing_cost": "routing_cost",
-    "routes": "route_picture", "peer_transformers": "peer_run",
+    "routes": "route_picture", "curves": "curves", "peer_transformers": "peer_run",
 }  # fmt: skip
 """Task of a config -> the module of tiger_jax.evaluation whose `evaluate` does it."""
 

@@ -1,6 +1,6 @@
 """From checkpoint folders and requests to answers: where data, weights and decoding meet.
 
-Only entry points import this module.
+Entry points, drafting and evaluation import this module; none of the rooms that it joins does.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.interface import build_model
-from tiger_jax.routing.bank import BankLayout, Stream
+from tiger_jax.routing.bank import Stream, make_stream
 from tiger_jax.routing.router import LEARNED, SELECTORS, RouterConfig
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.original_config import read_config
@@ -80,9 +80,11 @@ class Pipeline:
             routed_tokens: visual tokens a round; as the folder says, or 8, by default.
 
         Raises:
-            UserError: unreadable folders, a drafter that does not fit the verifier, or a selector
-                that it has no weights for.
+            UserError: unreadable folders, a drafter that does not fit the verifier, a selector
+                that it has no weights for, or routing without a drafter.
         """
+        if drafter is None and (selector is not None or routed_tokens is not None):
+            raise UserError("selector and routed tokens: expected a drafter to use them, got none")
         config = read_config(verifier)
         processor = Processor.from_folder(verifier, config)
         engine = Engine(
@@ -175,12 +177,7 @@ class Pipeline:
         if router is None or not router.routes:
             return None
         batch = batch_streams(rows, self.config, router.pooled_tokens, router.stream_query)
-        fields = {name: jnp.asarray(value) for name, value in batch._asdict().items()}
-        bank = {
-            name: fields.pop(f"bank_{name}") for name in ("rows", "positions", "images", "regions")
-        }
-        layout = BankLayout(**bank, region_sizes=fields.pop("region_sizes"))
-        return Stream(**fields, bank=layout)
+        return make_stream({name: jnp.asarray(value) for name, value in batch._asdict().items()})
 
     def run(
         self, prepared: Sequence[Prepared], batch_size: int,

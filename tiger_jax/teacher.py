@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from tiger_jax.data.batches import PromptInputs, batch_prompts
+from tiger_jax.data.batches import PromptInputs, batch_prompts, round_tiles, round_width
 from tiger_jax.data.draft_examples import DraftExample
 from tiger_jax.data.packing import pack_texts
 from tiger_jax.data.teacher_cache import TeacherCache, TeacherRecord
@@ -82,7 +82,7 @@ class Teacher:
 
     def _arrays(self, prompts: Sequence[PromptInputs]) -> PromptArrays:
         rows = list(prompts) + [prompts[-1]] * (self.decode_batch - len(prompts))
-        longest = -(-max(len(row.tokens) for row in rows) // 32) * 32
+        longest = round_width(max(len(row.tokens) for row in rows))
         batch = batch_prompts(rows, self.engine.model.config, longest, _tiles(rows))
         pictured = len(batch.tiles) > 0
         return PromptArrays(
@@ -100,7 +100,7 @@ class Teacher:
         filled = self.pass_batch - len(examples)
         packed = pack_texts(texts + [texts[-1]] * filled)
         prefixes = [e.prefix for e in examples] + [examples[-1].prefix] * filled
-        longest = -(-max(len(prefix.tokens) for prefix in prefixes) // 16) * 16
+        longest = round_width(max(len(prefix.tokens) for prefix in prefixes))
         batch = batch_prompts(prefixes, self.engine.model.config, longest, _tiles(prefixes))
         prefix = PrefixArrays(
             batch.tokens, batch.image_rows, batch.lengths, batch.tiles, batch.image_rows >= 0
@@ -133,4 +133,4 @@ def _record(example: DraftExample, answers, places: Int[np.ndarray, " n"], said:
 
 
 def _tiles(prompts: Sequence[PromptInputs]) -> int:
-    return sum(len(prompt.tiles) for prompt in prompts)
+    return round_tiles(sum(len(prompt.tiles) for prompt in prompts), len(prompts))

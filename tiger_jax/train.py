@@ -1,5 +1,13 @@
 """Train a model: python -m tiger_jax.train --config configs/sft.py [--config.steps=200 ...]
 
+configs/
+    kd.py      a drafter learns to draft from a few routed visual tokens  (knowledge distillation)
+    grpo.py    it learns to be accepted                                   (acceptance alignment)
+    sft.py     answers about scenes: the embedded verifier, or a drafter's first weights
+    tower.py   what a picture holds: the vision tower that sft.py starts with
+
+kd.py and grpo.py take a pair's name: --config configs/kd.py:llava_next
+
 The config file says what is trained, on what and for how long; each of its fields can be set on
 the command line as --config.FIELD=VALUE. The same command again goes on where the run stopped.
 Ctrl-C and SIGTERM save a checkpoint and exit.
@@ -78,7 +86,11 @@ def _train_on_mesh(config, mesh, folder: Path, objective: Objective) -> int:
         update, lambda: _fresh_state(config, mesh, transform, objective).params
     )
     place = _placer(mesh, objective)
-    observers = loop.Observers(checkpoints, log, progress, _evaluator(config, objective, place))
+    evaluate = _evaluator(config, objective, place)
+    if evaluate is None:
+        progress.line(f"no held-out evaluation: {config.held_out_scenes} held_out_scenes make "
+                      f"no batch of {config.batch}")  # fmt: skip
+    observers = loop.Observers(checkpoints, log, progress, evaluate)
     with StopRequest() as stop:
         settings = _loop_settings(config, objective)
         state = loop.run_loop(state, step, stream, settings, observers, place=place, stop=stop)
@@ -158,6 +170,8 @@ def _check_config(config) -> None:
         if config[name] < 1:
             raise UserError(f"{name}: expected at least 1, got {config[name]}")
     objectives.check_scenes(config)
+    if config.objective in ("distill", "align"):
+        drafting.check_settings(config)
     if jax.process_count() > 1:
         raise UserError(f"train: expected one process, got {jax.process_count()}")
 

@@ -3,6 +3,9 @@
     python -m tiger_jax.evaluate --config configs/eval/drafters.py \
         --config.more="('runs/grpo/export',)" --config.report=drafters.json
 
+`full` sees all visual tokens and was distilled and aligned for as many steps as tiger
+(configs/eval/ablation.py has the commands); it is left out where there is no such run.
+
 The fields, and what each means: tiger_jax/evaluation/exact_config.py; how a variant is written:
 tiger_jax/evaluation/variants.py.
 """
@@ -15,5 +18,7 @@ from tiger_jax.evaluation.exact_config import drafters_config
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
-    return drafters_config(({"name": "tiger", "drafter": "embedded:tiger"},
-                            {"name": "full", "drafter": "embedded:full"}))  # fmt: skip
+    variants = ({"name": "tiger", "drafter": "embedded:tiger"},
+                {"name": "full", "drafter": "run:no_routing"},
+                {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
+    return drafters_config(variants, skip_missing=True)

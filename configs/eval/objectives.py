@@ -4,10 +4,11 @@
 
 All start from the run `kd` (runs/kd) and take 300 steps, RUNS/NAME/export:
 
-    kd_more              configs/kd.py --config.init_from=runs/kd --config.steps=300 \\
-                         --config.learning_rate=5e-4
-    expected_acceptance  configs/grpo.py
-    grpo, grpo_exact     configs/grpo.py --config.align.objective=NAME --config.learning_rate=1e-4
+    kd_more              configs/kd.py --config.run_dir=runs/kd_more --config.init_from=runs/kd \\
+                         --config.steps=300 --config.learning_rate=5e-4
+    expected_acceptance  configs/grpo.py --config.run_dir=runs/expected_acceptance
+    grpo, grpo_exact     configs/grpo.py --config.run_dir=runs/NAME \\
+                         --config.align.objective=NAME --config.learning_rate=1e-4
 """
 
 import ml_collections

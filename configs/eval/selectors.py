@@ -8,7 +8,7 @@ Each trained row is its own run of 200 steps from the full-visual drafter, RUNS/
     python -m tiger_jax.train --config configs/kd.py --config.steps=200 \\
         --config.run_dir=runs/short/NAME ...
     tiger          nothing more
-    text_only      --config.router.query=text_only
+    text_only      --config.router.query=text_only --config.router.looks=0
     image_only     --config.router.selector=image_only
     random         --config.router.selector=random
     no_teacher     --config.route_weight=0.0 --config.router.gate=straight_through

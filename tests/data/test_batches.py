@@ -12,7 +12,9 @@ from tiger_jax.data.batches import (
     PromptInputs,
     batch_prompts,
     make_prompt,
+    round_tiles,
     round_up,
+    round_width,
 )
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.errors import UserError
@@ -30,6 +32,20 @@ def prompt(processor, *sizes: tuple[int, int]) -> PromptInputs:
 def table_of(tiles: int) -> np.ndarray:
     """A stand-in for the projected rows: row number as value, newline last."""
     return np.arange(tiles * ROWS + 1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width"), [(1, 16), (16, 16), (17, 32), (250, 256), (257, 384), (2900, 3072)]
+)
+def test_widths_in_training(tokens, width):
+    assert round_width(tokens) == width
+
+
+@pytest.mark.parametrize(
+    ("tiles", "rows", "rounded"), [(0, 3, 0), (5, 3, 6), (7, 1, 8), (13, 2, 16), (300, 24, 384)]
+)
+def test_tiles_in_training_are_a_usual_number_for_each_row(tiles, rows, rounded):
+    assert round_tiles(tiles, rows) == rounded
 
 
 def test_one_picture(processor):

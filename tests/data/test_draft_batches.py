@@ -109,8 +109,9 @@ def test_a_batch_by_hand():
     rows = pickle.loads(pickle.dumps(pack))(items)
     pad = config.pad_token_id
     assert rows.prefix_lengths.tolist() == [11, 3]
-    assert rows.prefix_tokens[1].tolist() == [1, 7, 8, *[pad] * 8]
-    assert (rows.prefix_image_rows[0, 1:] >= 0).all()
+    assert rows.prefix_tokens[1].tolist() == [1, 7, 8, *[pad] * 13]
+    assert (rows.prefix_image_rows[0, 1:11] >= 0).all()
+    assert (rows.prefix_image_rows[0, 11:] == -1).all()
     assert (rows.prefix_image_rows[1] == -1).all()
     assert rows.tokens.tolist() == [[3, 4, 10, 11, 12, 13, 5, 20, 21, 0, 0], [6, 10, *[0] * 9]]
     assert rows.segments.tolist() == [[1] * 6 + [2] * 3 + [0] * 2, [1, 1, *[0] * 9]]
@@ -130,11 +131,13 @@ def test_a_batch_by_hand():
     assert rows.route_ids[0].tolist() == [[4, -1], [6, -1], [-1, -1]]
     np.testing.assert_allclose(rows.route_weights[0, :, 0], [0.11, 0.2, 0], rtol=1e-3)
     assert (rows.anchors[1] == -1).all()
-    # the stream: <s> and the pooled token; as wide as the longest, and a bank of ten
+    # the stream: <s> and the pooled token; a bank of ten; everything padded to 16
     assert rows.stream.lengths.tolist() == [2, 3]
-    assert rows.stream.visual.tolist() == [[-1, -2, -1], [-1, -1, -1]]
-    assert rows.stream.bank_rows.shape == (2, 10)
-    np.testing.assert_array_equal(rows.stream.bank_rows[0], rows.prefix_image_rows[0, 1:])
+    assert rows.stream.visual.tolist() == [[-1, -2, *[-1] * 14], [-1] * 16]
+    assert rows.stream.bank_rows.shape == (2, 16)
+    np.testing.assert_array_equal(rows.stream.bank_rows[0, :10], rows.prefix_image_rows[0, 1:11])
+    assert (rows.stream.bank_rows[0, 10:] == -1).all()
+    assert len(rows.tiles) == 2 * -(-len(picture.tiles) // 2)
     assert (rows.stream.bank_rows[1] == -1).all()
 
 

@@ -1,5 +1,6 @@
 """Prefix and question are the prompt of that question alone, and the key names them."""
 
+import dataclasses
 import pickle
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from tiger_jax.data.batches import make_prompt
 from tiger_jax.data.draft_examples import AskQuestions, make_example
+from tiger_jax.data.examples import DroppedExample
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import make_scene
 
@@ -68,6 +70,39 @@ def test_the_key_names_picture_and_questions(processor, scene):
     }
     assert len(keys) == 4
     assert make_example(processor, texts, [scene.image]).key in keys
+
+
+def test_the_key_names_given_responses(processor, scene):
+    """Cached laws stand along the responses: an edited one must not find those of the old."""
+    edited = dataclasses.replace(scene.qa[-1], answer="Something else.")
+    other = dataclasses.replace(scene, qa=(*scene.qa[:-1], edited))
+    ask = AskQuestions(processor, reference=True)
+    keys = [ask(scene).key, ask(other).key, AskQuestions(processor)(scene).key]
+    assert len(set(keys)) == 3
+    assert ask(scene).key == keys[0]
+    assert AskQuestions(processor)(other).key == keys[2]
+
+
+def test_the_key_without_responses_stays(processor):
+    """Caches are in use under these keys."""
+    scene = make_scene(5, 3)
+    assert AskQuestions(processor)(scene).key == "df4bacf51a8130d8b336f8ce"
+
+
+def test_texts_that_are_too_long(processor, scene):
+    """Visual tokens do not count; a response that is not known has one token at least."""
+    whole = AskQuestions(processor)(scene)
+    longest = max(map(len, whole.questions)) + int((whole.prefix.image_ids < 0).sum())
+    assert whole.text_tokens([1] * len(whole.questions)) == longest + 1
+    assert longest + 1 < len(whole.prefix.tokens)
+    fits = AskQuestions(processor, max_length=longest + 1)
+    assert fits(scene).key == whole.key
+    assert fits.too_long(whole, [1] * len(whole.questions)) is None
+    message = f"text: expected at most {longest + 1} tokens (max_length), needs {longest + 5}"
+    assert fits.too_long(whole, [5] * len(whole.questions)) == message
+    dropped = AskQuestions(processor, max_length=longest)(scene)
+    assert isinstance(dropped, DroppedExample)
+    assert dropped.message.endswith(f"needs {longest + 1}")
 
 
 def test_prompts_that_do_not_share_their_beginning(processor, scene):

@@ -1,10 +1,13 @@
 """The verifier's answers on disk: what goes in comes out, and what was cut off does not count."""
 
+import io
+import json
 import pickle
 
 import numpy as np
 import pytest
 
+from tiger_jax.data import teacher_cache
 from tiger_jax.data.teacher_cache import TeacherCache, TeacherRecord
 from tiger_jax.errors import UserError
 
@@ -64,14 +67,67 @@ def test_missing_keys_in_their_order(cache):
 
 @pytest.mark.parametrize("left", [".array_record", ".unfinished"])
 def test_a_shard_without_its_keys_does_not_count(cache, tmp_path, left):
-    """Killed while the third shard was written: lost, and written over by the next one."""
+    """Killed while the third shard was written: lost, and not in the way of the next one."""
     (cache.folder / f"00002{left}").write_bytes(b"half a record")
+    (cache.folder / f"00002-0badcafe{left}").write_bytes(b"half a record")
     again = TeacherCache(tmp_path, SETTINGS)
     assert len(again) == 3
     again.add_shard([("d", record(3))])
     for reader in (again, TeacherCache(tmp_path, SETTINGS)):
         check(reader["d"], record(3))
         check(reader["a"], record(0))
+
+
+def test_two_runs_write_at_the_same_time(tmp_path):
+    """No shard is written over; of a key that both brought, the first in the folder counts."""
+    one, two = (TeacherCache(tmp_path, SETTINGS) for _ in range(2))
+    one.add_shard([("a", record(0)), ("b", record(1))])
+    two.add_shard([("b", record(7)), ("c", record(2))])
+    check(one["b"], record(1))
+    check(two["b"], record(7))
+    assert one.missing("abc") == [2]
+    one.refresh()
+    assert one.missing("abc") == []
+    check(one["b"], record(1))
+    first = min(one.folder.glob("*.keys.json"))
+    again = TeacherCache(tmp_path, SETTINGS)
+    assert len(again) == 3
+    check(again["a"], record(0))
+    check(again["c"], record(2))
+    check(again["b"], record(1 if json.loads(first.read_text())[0] == "a" else 7))
+
+
+def test_shards_of_early_runs(cache, tmp_path):
+    """Named by their number alone, their records without a key."""
+    for number, listing in enumerate(sorted(cache.folder.glob("*.keys.json"))):
+        shard = listing.name.removesuffix(".keys.json")
+        listing.rename(cache.folder / f"{number:05d}.keys.json")
+        (cache.folder / f"{shard}.array_record").rename(cache.folder / f"{number:05d}.array_record")
+    again = TeacherCache(tmp_path, SETTINGS)
+    again.add_shard([("d", record(3))])
+    for seed, key in enumerate("abcd"):
+        check(TeacherCache(tmp_path, SETTINGS)[key], record(seed))
+
+
+def test_records_without_a_key_are_taken():
+    arrays = record(4)._asdict()
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    key, got = teacher_cache._unpack(file.getvalue())
+    assert key is None
+    check(got, record(4))
+
+
+def test_a_record_of_another_key(cache, tmp_path):
+    """As two runs that wrote over each other's files would leave it."""
+    listing = next(
+        f for f in cache.folder.glob("*.keys.json") if len(json.loads(f.read_text())) > 1
+    )
+    listing.write_text(json.dumps(["b", "a"]))
+    again = TeacherCache(tmp_path, SETTINGS)
+    with pytest.raises(UserError, match="record 0: expected that of b, got that of a"):
+        again["b"]
+    check(again["c"], record(2))
 
 
 def test_other_settings_have_another_folder(cache, tmp_path):

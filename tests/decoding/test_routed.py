@@ -66,8 +66,8 @@ def prompts():
 
 
 CASES = [
-    ("tiger", 1, 1), ("tiger", 8, 3), ("tiger", 32, 8), ("random", 4, 3), ("image_only", 4, 1),
-    ("sparsevlm", 4, 1), ("vispruner", 4, 1), ("full", 8, 1),
+    ("tiger", 1, 1), ("tiger", 4, 8), ("tiger", 8, 3), ("tiger", 32, 3), ("random", 4, 3),
+    ("image_only", 4, 1), ("sparsevlm", 4, 1), ("vispruner", 4, 1), ("full", 8, 1),
 ]  # fmt: skip
 
 

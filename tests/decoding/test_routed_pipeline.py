@@ -58,6 +58,12 @@ def test_what_the_user_asks_for_wins():
     assert choose_router(FOUND, None, 2) == dataclasses.replace(FOUND, routed_tokens=2)
 
 
+def test_nothing_routes_without_a_drafter():
+    for asked in ({"selector": "tiger"}, {"routed_tokens": 4}):
+        with pytest.raises(UserError, match="expected a drafter to use them, got none"):
+            Pipeline.load(TINY_LLAVA / "verifier", **asked)
+
+
 @pytest.mark.parametrize(
     ("found", "selector", "k", "message"),
     [

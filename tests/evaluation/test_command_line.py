@@ -64,6 +64,21 @@ def test_a_broken_config_file_is_one_line(tmp_path):
         command_line.parse(["--config", str(path)])
 
 
+def test_an_unknown_pair_is_one_short_line():
+    with pytest.raises(UserError) as caught:
+        command_line.parse(["--config", "configs/kd.py:qwen3_vl"])
+    assert str(caught.value) == (
+        "configs/kd.py:qwen3_vl: pair: expected one of tiny_llava, llava_next, got 'qwen3_vl'"
+    )
+
+
+def test_help_lists_fields_of_groups_by_their_whole_names():
+    text = command_line.help_text(["--config", "configs/grpo.py", "--help"], "Train.")
+    assert "\n  --config.align.objective='expected_acceptance'\n" in text
+    assert "\n  --config.mesh.tensor=1\n" in text
+    assert "--config.align={" not in text
+
+
 def test_help_lists_the_fields(capsys):
     assert evaluate.main(["--help"]) == 0
     assert "--config configs/eval/scenes.py" in capsys.readouterr().out

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from tiger_jax import evaluate
+from tiger_jax.data.batches import make_prompt
+from tiger_jax.data.prompts import build_prompt
+from tiger_jax.data.scenes import HELD_OUT, make_scene
 from tiger_jax.decoding.costs import Costs
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import decoded_run, exact_pass, exact_report, exact_run, variants
@@ -64,6 +67,8 @@ def test_exact_is_what_the_loop_counts_when_greedy(report, name):
     assert (exact["rounds"], exact["tokens"]) == (loop["rounds"], loop["tokens"])
     assert exact["A"] == loop["A"] > 0
     assert (exact["p_ge_2"], exact["p_ge_4"]) == (loop["p_ge_2"], loop["p_ge_4"])
+    assert (exact["p_ge_8"], loop["p_ge_8"]) == (None, None)  # not asked of rounds of 5 drafts
+    assert row_of(report["rows"], variant=name, g=8, kind="all")["p_ge_8"] is not None
     assert (loop["exact_difference"], loop["agrees"]) == (0, True)
 
 
@@ -99,6 +104,7 @@ def test_the_text_has_both_tables(report):
     assert [line.split("|")[1].strip() for line in lines[2:6]] == ["full"] * 2 + ["routed"] * 2
     assert '"full", paired by prompt' in report["text"]
     assert "identical to plain" in report["text"]
+    assert "on 2 pictures, numbers 1000 to 1001 of those held out" in report["text"]
 
 
 def test_the_difference_is_own_minus_reference(report):
@@ -115,6 +121,37 @@ def test_points_of_the_figure(report):
     assert [(p.routed_tokens, p.draft_length) for p in points] == [
         (None, 5), (None, 8), (4, 5), (4, 8)
     ]  # fmt: skip
+
+
+def test_the_dashed_line_is_the_variant_named_full():
+    row = {"kind": "all", "T": 0.0, "g": 5, "A_error": 0.1, "drafter": "d", "selector": "s"}
+    names = ("tiger", "full, supervised only", "full")
+    rows = [
+        row | {"variant": name, "k": 8 if name == "tiger" else None, "A": float(a)}
+        for a, name in enumerate(names)
+    ]
+    for count, want in ((3, [0, 2]), (2, [0, 1])):
+        assert [p.value for p in exact_report.k_points({"rows": rows[:count]})] == want
+
+
+def test_the_first_pictures_are_not_reported_on(sampled):
+    """They were looked at while the recipe was found; number 1000 of those held out is first."""
+    pair, _, prompts, _ = sampled
+    for number, same in ((0, False), (1000, True)):
+        picture = make_scene(0, HELD_OUT + number).image
+        text = build_prompt(pair.processor, "What is there?", 1)
+        tiles = make_prompt(pair.processor, pair.config, text, [picture]).tiles
+        assert np.array_equal(tiles, prompts[0].tiles) is same
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "greedy", "agrees"),
+    [(0.01, 0.01, True, False), (0.0, None, True, True), (0.029, 0.01, False, True),
+     (0.031, 0.01, False, False), (0.0, None, False, None), (None, None, True, None)],
+)  # fmt: skip
+def test_counted_and_exact_agree(difference, error, greedy, agrees):
+    """Exactly when greedy: a hundredth of a draft within one standard error is a fault there."""
+    assert decoded_run._agrees(difference, error, greedy) is agrees
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +231,8 @@ def test_missing_folders_may_be_left_out(routed, tmp_path):
     assert ([v.name for v in found], missing) == (["b"], ["a"])
     with pytest.raises(UserError, match="expected at least one with a folder, got a"):
         variants.find(wanted[:1], (), str(tmp_path), skip_missing=True)
+    with pytest.raises(UserError, match="variant typo: expected a drafter's folder"):
+        variants.find(wanted, ("run:typo",), str(tmp_path), skip_missing=True)
 
 
 def test_variants_are_run_as_asked(routed):
@@ -242,6 +281,7 @@ def test_every_config_is_one_that_can_run(path):
         ("draft_lengths", (0,), "draft_lengths: expected at least 1, got 0"),
         ("decode_draft_lengths", (3,), r"decode_draft_lengths: expected some of \(5, 8\), got 3"),
         ("hard_share", 1.5, "hard_share: expected 0..1"),
+        ("first_scene", -1, "first_scene: expected at least 0, got -1"),
         ("dtype", "int8", "dtype: expected"),
         ("plot", "none/at/all.png", "plot: expected a file in a writable folder"),
         ("kinds", ("smell",), "kinds: expected some of"),

@@ -2,6 +2,7 @@
 
 import json
 
+import ml_collections
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from tiger_jax.decoding.costs import Costs
 from tiger_jax.decoding.engine import Options, Output
 from tiger_jax.evaluation import scene_prompts, scene_report, scene_run
 from tiger_jax.evaluation.scene_run import Cell, CellKey, Judged
-from tiger_jax.pipeline import Pipeline
+from tiger_jax.pipeline import TINY_LLAVA, Pipeline, embedded_drafter
 
 
 def _output(text: str, tokens: list[int], accepted: list[int]) -> Output:
@@ -48,13 +49,15 @@ def test_a_row_counts_answers_and_rounds():
     a = Judged("a", True, 7, (1, 2), False, True)
     b = Judged("b", False, 6, (3,), True, True)
     cells = [_cell("read", a, b), _cell("count", Judged("b", True, 6, (5,), True, True))]
-    row = scene_report.summarise(cells, Costs(plain_step=1.0, draft=0.5, round=1.6, draft_length=5))
+    cost = Costs(plain_step=1.0, draft=0.5, round=1.6, draft_length=5)
+    row = scene_report.summarise(cells, cost, 5)
     assert (row["prompts"], row["rounds"], row["tokens"]) == (3, 4, 19)
     assert row["verifier_exact"] == pytest.approx(2 / 3)
     assert row["drafter_exact"] == pytest.approx(2 / 3)
     # m = 11/4, sums of residuals a: -2.5, b: 2.5 (see test_standard_error)
     assert (row["A"], row["A_error"]) == (2.75, 1.25)
-    assert (row["p_ge_2"], row["p_ge_4"], row["p_ge_8"]) == (0.75, 0.25, 0.0)
+    assert (row["p_ge_2"], row["p_ge_4"], row["p_ge_8"]) == (0.75, 0.25, None)  # g = 5
+    assert scene_report.summarise(cells, None, 8)["p_ge_8"] == 0.0
     assert row["measured_speedup"] == pytest.approx(6 / 4)
     assert row["predicted_speedup"] == pytest.approx(3.75 / (5 * 0.1 + 1.1))
     assert row["identical_to_plain"] is True
@@ -108,6 +111,18 @@ def test_two_scenes_end_to_end(pair, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out.startswith("| scenes |   T | question | prompts |")
     assert "4/4 prompts" in err
+
+
+def test_a_drafter_that_routes_never_answers_alone():
+    """Its weights saw all visual tokens in no step of training."""
+    for drafter, speculative, alone in (
+        (embedded_drafter(), True, False), (embedded_drafter("full"), True, True),
+        ("none", False, False),
+    ):  # fmt: skip
+        fields = {"verifier": str(TINY_LLAVA / "verifier"), "drafter": str(drafter), "dtype": ""}
+        config = ml_collections.ConfigDict(fields | {"draft_length": 5, "draft_confidence": 0.0})
+        decoders = scene_run.Decoders.load(config)
+        assert (decoders.speculative, decoders.drafter is not None) == (speculative, alone)
 
 
 def test_the_verifier_as_its_own_drafter_accepts_everything(pair, tmp_path):

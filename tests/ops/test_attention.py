@@ -80,3 +80,41 @@ def test_bfloat16_scores_stay_in_float32():
     theirs = theirs.transpose(1, 2).flatten(2).float().numpy()
     error = np.linalg.norm(np.float32(out) - exact)
     assert error <= 1.3 * np.linalg.norm(theirs - exact)
+
+
+@pytest.mark.parametrize(("branches", "length"), [(5, 3), (1, 7)])
+def test_blocks_of_branches_change_nothing(branches, length):
+    """Against one dense softmax over [shared | own] with a block-diagonal mask; gradients too."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    queries = normal(2, branches, length, 4, 8)
+    shared, own = (
+        (normal(2, 6, 2, 8), normal(2, 6, 2, 8)),
+        tuple(normal(2, branches, length, 2, 8) for _ in range(2)),
+    )
+    shared_mask = jnp.asarray(rng.random((2, branches, 1, 6)) < 0.7)
+    own_mask = jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+    def dense(queries):
+        flat = [x.reshape(2, branches * length, *x.shape[3:]) for x in (queries, *own)]
+        same = jnp.kron(jnp.eye(branches), own_mask[0, 0].astype(jnp.float32)) > 0
+        outer = jnp.broadcast_to(shared_mask, (2, branches, length, 6)).reshape(2, -1, 6)
+        mask = jnp.concatenate([outer, jnp.broadcast_to(same[None], (2, *same.shape))], axis=2)
+        keys, values = (
+            jnp.concatenate([a, b], axis=1) for a, b in zip(shared, flat[1:], strict=True)
+        )
+        return attention.attend_dense(flat[0], keys, values, mask).reshape(queries.shape)
+
+    def branched(queries, block):
+        return attention.attend_branches(
+            queries, shared, own, shared_mask, own_mask, block=block
+        )[0]  # fmt: skip
+
+    want, pull = jax.vjp(dense, queries)
+    for block in (512, 6, 2):
+        got, back = jax.vjp(lambda q, block=block: branched(q, block), queries)
+        np.testing.assert_allclose(got, want, atol=2e-6)
+        np.testing.assert_allclose(back(want)[0], pull(want)[0], atol=5e-6)

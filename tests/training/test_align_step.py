@@ -96,7 +96,7 @@ def test_rollout_metrics_by_hand(case):
     got = {name: tuple(map(float, pair)) for name, pair in metrics.items()}
     assert got == {
         "A": (7, 4), "P(A>=2)": (3, 4), "P(A>=4)": (0, 4), "P(A>=8)": (0, 4), "reward": (8, 4),
-        "reward_std": (0.5, 2), "frac_zero_std": (1, 2), "drafted_tokens": (11, 4),
+        "reward_std": (0.5, 2), "frac_zero_std": (1, 2), "token_acceptance": (9, 11),
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from draft_cases import drafter_parts, make_case, make_items
 
-from tiger_jax.ops.sampling import NEVER
+from tiger_jax.ops.sampling import NEVER, mask_undrawable
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.training import rollout
 from tiger_jax.training.align_step import sampled_logits
@@ -47,7 +47,7 @@ def test_claimed_logits_are_those_of_the_training_pass(setting, drawn):
         opened = drafter.open(
             params, batch.stream, batch.tiles, batch.text, batch.anchors, jax.random.key(0)
         )
-        return rollout.mask_logits(sampled_logits(drafter, params, opened, tokens), drawable)
+        return mask_undrawable(sampled_logits(drafter, params, opened, tokens), drawable)
 
     want = again(params, batch, tokens[:, :, :4])
     assert tokens.shape == (*batch.anchors.shape, K, G)

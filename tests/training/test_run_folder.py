@@ -10,8 +10,10 @@ from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
+from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.training import run_folder
 from tiger_jax.weights.load import load_params
+from tiger_jax.weights.router_io import write_router
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,44 @@ def test_an_export_replaces_the_one_before(exported):
     got = load_params(folder / "twice", model.config)["image_newline"]
     np.testing.assert_array_equal(got, params["image_newline"].astype(jnp.bfloat16))
     assert not (folder / "twice.partial").exists()
+
+
+def test_an_export_that_is_cut_off_is_none(exported, tmp_path):
+    """The router is written before the folder gets its name."""
+    folder, _, params = exported
+
+    def die(partial):
+        assert (partial / "model.safetensors").exists()
+        raise KeyboardInterrupt
+
+    def finish(partial):
+        (partial / "router").write_text("whole")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.export_params(params, folder / "model", tmp_path / "out", finish=die)
+    assert not (tmp_path / "out").exists()
+    run_folder.export_params(params, folder / "model", tmp_path / "out", finish=finish)
+    assert (tmp_path / "out" / "router").read_text() == "whole"
+
+
+@pytest.mark.parametrize(("stored", "wanted"), [(0, 1), (1, 0)])
+def test_a_router_of_other_looks_is_refused(exported, tmp_path, stored, wanted):
+    """Zero looks would else be taken for one with the rest fresh."""
+    folder, model, params = exported
+    width = model.config.text.hidden_size
+    own, other = (init_router(jax.random.key(0), width, looks) for looks in (stored, wanted))
+    config = RouterConfig(looks=stored)
+    run_folder.export_params(
+        params, folder / "model", tmp_path / "out", lambda path: write_router(path, config, own)
+    )
+    with pytest.raises(UserError, match=f"looks: expected {wanted} .*, got {stored}"):
+        run_folder.initial_params(tmp_path / "out", params | {"router": other})
+    got = run_folder.initial_params(tmp_path / "out", params | {"router": own})
+    np.testing.assert_array_equal(got["router"]["saliency"], own["saliency"])
+    tower = run_folder.initial_params(
+        tmp_path / "out", params | {"router": other}, ("vision_tower/",)
+    )
+    assert tower["router"].keys() == other.keys()
 
 
 def test_weights_to_start_from_are_chosen_by_path(exported):

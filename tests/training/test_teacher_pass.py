@@ -3,6 +3,8 @@
 S: tokens of a prompt with its response, D: width, H: heads, d: head dim.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +22,7 @@ SETTINGS = TeacherSettings(kept_tokens=6, kept_rows=40, window=3, power=3.0)
 
 @pytest.fixture(scope="module")
 def asked():
-    """(model, params, items, packed texts, what was said)."""
+    """(model, params, items, packed texts, what was said, of what)."""
     model, params = tiny_model(0)
     items = make_items(model.config)
     texts = [
@@ -35,7 +37,8 @@ def asked():
         batch.tokens, batch.image_rows, batch.lengths, batch.tiles, batch.image_rows >= 0
     )))  # fmt: skip
     rows = TextRows(packed.tokens, packed.segments, batch.lengths[:, None] + packed.offsets)
-    return model, params, items, packed, teacher_pass(model, SETTINGS, params, prefix, rows)
+    said = teacher_pass(model, SETTINGS, params, prefix, rows)
+    return model, params, items, packed, said, (prefix, rows)
 
 
 def norm(x, scale, eps):
@@ -98,7 +101,7 @@ def questions_of(items):
 
 def test_laws_are_the_models_own(asked):
     """At every response token, the law of it: its likeliest tokens, and its own probability."""
-    model, params, items, packed, said = asked
+    model, params, items, packed, said, _ = asked
     for b, n in questions_of(items):
         logs, _, start = oracle(model, params, items[b], n)
         tokens = response(items[b], n)
@@ -114,7 +117,7 @@ def test_laws_are_the_models_own(asked):
 def test_attention_of_the_tokens_to_come(asked):
     """Root y_i: mean attention of y_i .. y_{i+2} onto the picture, without the response's last
     token, which predicts nothing; cubed and made a law."""
-    model, params, items, packed, said = asked
+    model, params, items, packed, said, _ = asked
     for b, n in questions_of(items):
         _, attention, start = oracle(model, params, items[b], n)
         count, visual = len(response(items[b], n)), items[b].example.prefix.image_ids >= 0
@@ -129,9 +132,25 @@ def test_attention_of_the_tokens_to_come(asked):
             assert not got[size:].any()
 
 
+def test_what_is_not_there_is_padding(asked):
+    """More entries than the vocabulary and the prefix have: text alone and long prompts mix."""
+    model, params, *_, said, inputs = asked
+    vocab = model.config.text.vocab_size
+    more = dataclasses.replace(SETTINGS, kept_tokens=vocab + 3, kept_rows=45)
+    padded = teacher_pass(model, more, params, *inputs)
+    assert padded.law_ids.shape == padded.law_logprobs.shape == (*said.law_ids.shape[:2], vocab + 3)
+    assert padded.route_ids.shape == padded.route_weights.shape == (*said.law_ids.shape[:2], 45)
+    np.testing.assert_array_equal(padded.law_ids[..., :6], said.law_ids)
+    assert (np.asarray(padded.law_ids)[..., vocab:] == -1).all()
+    assert np.isneginf(padded.law_logprobs[..., vocab:]).all()
+    np.testing.assert_allclose(padded.route_weights[..., :40], said.route_weights, atol=1e-6)
+    assert (np.asarray(padded.route_ids)[..., 40:] == -1).all()
+    assert (np.asarray(padded.route_weights)[..., 40:] == 0).all()
+
+
 def test_the_oracle_is_the_models_prefill(asked):
     """What the numpy pass says of one prompt, prefill says too."""
-    model, params, items, _, _ = asked
+    model, params, items, *_ = asked
     prompt = prompt_until(items[0], 0, 5)
     logits = full_forward(model, params, [prompt])[0, : len(prompt.tokens)]
     logs = jax.nn.log_softmax(jnp.asarray(logits))

@@ -147,6 +147,18 @@ def shift_rows(
     return np.where(rows == TEXT, TEXT, shifted)
 
 
+def round_width(n: int) -> int:
+    """Width of rows of n tokens in training: few shapes are compiled for pictures of any size, and
+    small ones are hardly padded. Multiples of 16 up to 256, then SEQ_BUCKETS."""
+    return -(-n // 16) * 16 if n <= 256 else round_up(n, SEQ_BUCKETS)
+
+
+def round_tiles(n: int, rows: int) -> int:
+    """Tiles of a batch of `rows` prompts in training: a usual number for each, so that a mesh cuts
+    the tiles as it cuts the rows."""
+    return rows * round_up(-(-n // rows), TILE_BUCKETS)
+
+
 def choose_bucket(what: str, needed: int, wanted: int | None, buckets: Sequence[int]) -> int:
     """`wanted` if it holds what is needed, else UserError; without it the smallest that does."""
     if wanted is None:

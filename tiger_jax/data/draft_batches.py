@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int32
 
-from tiger_jax.data.batches import batch_prompts
+from tiger_jax.data.batches import batch_prompts, round_tiles, round_width
 from tiger_jax.data.draft_examples import AskQuestions, DraftExample
 from tiger_jax.data.examples import DroppedExample, Example
 from tiger_jax.data.packing import PackedTexts, pack_texts
@@ -126,6 +126,8 @@ class TeachExample:
         if example.key not in self.cache:
             return DroppedExample(example.key, "teacher", "the verifier has not answered it")
         said = self.cache[example.key]
+        if fault := self.ask.too_long(example, said.lengths):
+            return DroppedExample(example.key, "teacher", fault)
         if self.cuts:
             blocks = random_blocks(said.lengths, self.draft_length, self.cuts, rng)
         else:
@@ -147,14 +149,13 @@ class PackDrafts:
 
     def __call__(self, items: Sequence[TaughtExample]) -> DraftRows:
         prefixes = [item.example.prefix for item in items]
-        # Tiles are split over the mesh as the examples are, whatever the pictures' sizes.
-        tiles = -(-sum(len(prefix.tiles) for prefix in prefixes) // len(items)) * len(items)
-        longest = max(len(prefix.tokens) for prefix in prefixes)
+        tiles = round_tiles(sum(len(prefix.tiles) for prefix in prefixes), len(items))
+        longest = round_width(max(len(prefix.tokens) for prefix in prefixes))
         most = max(int((prefix.image_ids >= 0).sum()) for prefix in prefixes)
         verifier = batch_prompts(prefixes, self.config, longest, tiles)
         stream = batch_streams(
             prefixes, self.config, self.pooled_tokens, self.query, tile_bucket=tiles,
-            seq_bucket=longest, bank_bucket=max(most, 1),
+            seq_bucket=longest, bank_bucket=round_width(max(most, 1)),
         )  # fmt: skip
         stream = _cut_stream(stream)
         texts = pack_texts([_pairs(item) for item in items], self.text_multiple)
@@ -214,8 +215,8 @@ def _pairs(item: TaughtExample) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _cut_stream(stream: StreamBatch) -> StreamBatch:
-    """Without the columns that are padding in every row: a stream is far shorter than its prompt,
-    and training needs no bucket for what never changes."""
-    longest = int(stream.lengths.max())
+    """Without most columns that are padding in every row: a stream is far shorter than its
+    prompt."""
+    longest = round_width(int(stream.lengths.max()))
     names = ("tokens", "positions", "visual")
     return stream._replace(**{name: getattr(stream, name)[:, :longest] for name in names})

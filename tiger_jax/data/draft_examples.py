@@ -48,6 +48,12 @@ class DraftExample(NamedTuple):
             image_ids=np.concatenate([prefix.image_ids, text]),
         )
 
+    def text_tokens(self, responses: Sequence[int] | np.ndarray) -> int:
+        """Tokens without visual ones of the longest prompt, with responses of these lengths."""
+        shared = int((self.prefix.image_ids < 0).sum())
+        lengths = zip(self.questions, responses, strict=True)
+        return shared + max(len(question) + int(said) for question, said in lengths)
+
 
 def make_example(
     processor: Processor, texts: Sequence[str], images: Sequence[Image.Image | np.ndarray]
@@ -83,10 +89,15 @@ def _cut(processor: Processor, text: str) -> tuple[list[int], list[int]]:
     return ids[:end], ids[end:]
 
 
-def _key(prefix: PromptInputs, questions: Sequence[np.ndarray]) -> str:
-    """A name that only equal prompts share."""
+def _key(
+    prefix: PromptInputs, questions: Sequence[np.ndarray], responses: Sequence[np.ndarray] = ()
+) -> str:
+    """A name that only equal prompts with equal given responses share."""
     digest = hashlib.sha256()
-    for part in (prefix.tokens, prefix.image_rows, prefix.tiles, *questions):
+    parts = [prefix.tokens, prefix.image_rows, prefix.tiles, *questions]
+    if responses:
+        parts += [np.full(1, len(questions)), *responses]  # where the responses begin
+    for part in parts:
         digest.update(np.int64(part.shape[0]).tobytes())
         digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()[:24]
@@ -102,19 +113,35 @@ class AskQuestions:
     processor: Processor
     reference: bool = False
     """Bring the answers that the record holds, to be learnt instead of the verifier's own."""
+    max_length: int = 0
+    """Most tokens of a prompt's text with its response; 0 = as many as the model has positions."""
 
     def __call__(self, record: Scene | Example) -> DraftExample | DroppedExample:
         if isinstance(record, Scene):
             questions = [pair.question for pair in record.qa]
             answers, images = [pair.answer for pair in record.qa], [record.image]
-            return self._example(questions, answers, images)
-        try:
-            images = load_pictures(record)
-            if self.reference and record.response is None:
-                raise UserError("response: expected a text to learn, got none")
-            return self._example([record.prompt], [record.response], images)
-        except UserError as error:
-            return DroppedExample(record.id, record.source, str(error))
+            example = self._example(questions, answers, images)
+            name, source = example.key, "scenes"
+        else:
+            name, source = record.id, record.source
+            try:
+                images = load_pictures(record)
+                if self.reference and record.response is None:
+                    raise UserError("response: expected a text to learn, got none")
+                example = self._example([record.prompt], [record.response], images)
+            except UserError as error:
+                return DroppedExample(name, source, str(error))
+        # A response that is not known yet has a token at least.
+        lengths = [len(said) for said in example.responses] or [1] * len(example.questions)
+        fault = self.too_long(example, lengths)
+        return DroppedExample(name, source, fault) if fault else example
+
+    def too_long(self, example: DraftExample, responses: Sequence[int] | np.ndarray) -> str | None:
+        """Why an example with responses of these lengths cannot be used; None if it can."""
+        needed = example.text_tokens(responses)
+        if not self.max_length or needed <= self.max_length:
+            return None
+        return f"text: expected at most {self.max_length} tokens (max_length), needs {needed}"
 
     def _example(self, questions: list[str], answers: list, images: list) -> DraftExample:
         texts = [build_prompt(self.processor, text, len(images)) for text in questions]
@@ -122,4 +149,6 @@ class AskQuestions:
         if not self.reference:
             return example
         said = tuple(np.array(answer_ids(self.processor, text), np.int32) for text in answers)
-        return example._replace(responses=said)
+        # What is cached are laws along these responses: others must not find them.
+        key = _key(example.prefix, example.questions, said)
+        return example._replace(key=key, responses=said)

@@ -5,16 +5,19 @@ rows of an attention.
 
 A folder belongs to one verifier and one set of settings: its name holds their fingerprint. It
 grows by whole shards; a run that is killed while it writes one loses that shard and nothing else.
+Runs may write at the same time: no two shards share a name, and of a key that is there twice the
+first counts.
 
-    cache/3f9a.../settings.json            what the fingerprint stands for
-                  00000.array_record       records
-                  00000.keys.json          their keys, in order; written last
+    cache/3f9a.../settings.json                  what the fingerprint stands for
+                  00000-5be0c1d2.array_record    records
+                  00000-5be0c1d2.keys.json       their keys, in order; written last
 """
 
 import hashlib
 import io
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +30,7 @@ from tiger_jax.errors import UserError
 
 NO_ENTRY = -1
 """An id that pads a list of kept entries."""
+_KEYS = ".keys.json"
 
 
 class TeacherRecord(NamedTuple):
@@ -57,11 +61,10 @@ class TeacherCache:
             (self.folder / "settings.json").write_text(text + "\n")
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written ({error.strerror})") from None
-        self._places: dict[str, tuple[int, int]] = {}
-        self._readers: dict[int, Any] = {}
-        self._shards = 0
-        while (keys := self._keys_file(self._shards)).is_file():
-            self._enter(json.loads(keys.read_text()))
+        self._places: dict[str, tuple[str, int]] = {}
+        self._readers: dict[str, Any] = {}
+        self._shards: set[str] = set()
+        self.refresh()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -70,15 +73,29 @@ class TeacherCache:
         return key in self._places
 
     def __getitem__(self, key: str) -> TeacherRecord:
-        """Raises KeyError for a prompt that the verifier has not answered."""
+        """Raises KeyError for a prompt that the verifier has not answered, UserError for a file
+        whose records are not those of its list of keys."""
         shard, row = self._places[key]
         if shard not in self._readers:
             name = str(self._records_file(shard))
             self._readers[shard] = array_record_module.ArrayRecordReader(name)
-        return _unpack(self._readers[shard].read([row])[0])
+        stored, record = _unpack(self._readers[shard].read([row])[0])
+        if stored is not None and stored != key:
+            raise UserError(
+                f"{self._records_file(shard)}: record {row}: expected that of {key}, got that of "
+                f"{stored}; delete the folder, and the verifier is asked again"
+            )
+        return record
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_readers": {}}
+
+    def refresh(self) -> None:
+        """Take in the shards that other runs have finished; one without its keys is not."""
+        for file in sorted(self.folder.glob(f"*{_KEYS}")):
+            shard = file.name.removesuffix(_KEYS)
+            if shard not in self._shards:
+                self._enter(shard, json.loads(file.read_text()))
 
     def missing(self, keys: Iterable[str]) -> list[int]:
         """Places of the keys that have no record yet."""
@@ -86,43 +103,43 @@ class TeacherCache:
 
     def add_shard(self, records: Sequence[tuple[str, TeacherRecord]]) -> None:
         """Write some records; they count once all of them are on disk."""
-        path = self._records_file(self._shards)
+        shard = f"{len(self._shards):05d}-{secrets.token_hex(4)}"
+        path = self._records_file(shard)
         unfinished = path.with_suffix(".unfinished")
         writer = array_record_module.ArrayRecordWriter(str(unfinished), "group_size:1")
-        for _, record in records:
-            writer.write(_pack(record))
+        for key, record in records:
+            writer.write(_pack(key, record))
         writer.close()
         os.replace(unfinished, path)
         keys = [key for key, _ in records]
-        listing = self._keys_file(self._shards)
+        listing = self.folder / f"{shard}{_KEYS}"
         part = listing.with_suffix(".unfinished")
         part.write_text(json.dumps(keys))
         os.replace(part, listing)
-        self._enter(keys)
+        self._enter(shard, keys)
 
-    def _enter(self, keys: Sequence[str]) -> None:
+    def _enter(self, shard: str, keys: Sequence[str]) -> None:
         for row, key in enumerate(keys):
-            self._places[key] = (self._shards, row)
-        self._shards += 1
+            self._places.setdefault(key, (shard, row))
+        self._shards.add(shard)
 
-    def _records_file(self, shard: int) -> Path:
-        return self.folder / f"{shard:05d}.array_record"
-
-    def _keys_file(self, shard: int) -> Path:
-        return self.folder / f"{shard:05d}.keys.json"
+    def _records_file(self, shard: str) -> Path:
+        return self.folder / f"{shard}.array_record"
 
 
-def _pack(record: TeacherRecord) -> bytes:
+def _pack(key: str, record: TeacherRecord) -> bytes:
     """Law and attention in half precision: good to three digits, at half the size."""
     small = record._replace(
         law_logprobs=record.law_logprobs.astype(np.float16),
         route_weights=record.route_weights.astype(np.float16),
     )
     file = io.BytesIO()
-    np.savez(file, **small._asdict())
+    np.savez(file, key=np.array(key), **small._asdict())
     return file.getvalue()
 
 
-def _unpack(data: bytes) -> TeacherRecord:
+def _unpack(data: bytes) -> tuple[str | None, TeacherRecord]:
+    """(key, record); early records hold no key."""
     with np.load(io.BytesIO(data)) as arrays:
-        return TeacherRecord(**{name: arrays[name] for name in TeacherRecord._fields})
+        key = str(arrays["key"]) if "key" in arrays else None
+        return key, TeacherRecord(**{name: arrays[name] for name in TeacherRecord._fields})

@@ -21,7 +21,9 @@ from tiger_jax.evaluation.scene_run import timed
 from tiger_jax.pipeline import Pipeline, Prepared, batches
 
 AGREE_ERRORS = 3.0
-"""Standard errors of the paired difference within which counted and exact A agree."""
+"""Standard errors of the paired difference within which counted and exact A agree above T = 0."""
+ROUNDING = 1e-6
+"""What they may differ by at T = 0, where both count the same rounds."""
 
 
 @dataclasses.dataclass
@@ -95,8 +97,11 @@ def summarise(
     return {
         "prompts": len(chosen), "A": own.value, "A_error": own.error, "tau": pool.tau,
         "exact_A": exactly.value, "exact_difference": difference.value,
-        "exact_difference_error": difference.error, "agrees": _agrees(*difference),
-        **{f"p_ge_{n}": pool.share_at_least(n) for n in (2, 4, 8)},
+        "exact_difference_error": difference.error, "agrees": _agrees(*difference, greedy),
+        **{
+            f"p_ge_{n}": pool.share_at_least(n) if n <= exact.p_at_least.shape[1] else None
+            for n in (2, 4, 8)
+        },
         "rounds": pool.rounds, "tokens": pool.tokens, "c": cost.c, "c_route": cost.c_route,
         "v": cost.v, "predicted_speedup": predicted,
         "measured_speedup": found.plain_seconds / found.seconds if pool.rounds else None,
@@ -109,11 +114,12 @@ def summarise(
     }  # fmt: skip
 
 
-def _agrees(difference: float | None, error: float | None) -> bool | None:
+def _agrees(difference: float | None, error: float | None, greedy: bool) -> bool | None:
     """None where there is too little to say so."""
-    if difference is None or error is None:
+    if difference is None or (error is None and not greedy):
         return None
-    return bool(abs(difference) <= AGREE_ERRORS * error + 1e-6)
+    allowed = ROUNDING if greedy else AGREE_ERRORS * error
+    return bool(abs(difference) <= allowed)
 
 
 def _prepare(

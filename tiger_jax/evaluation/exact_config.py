@@ -24,10 +24,12 @@ def drafters_config(
         "variants": tuple(dict(variant) for variant in variants),
         "more": (),  # folders (or run:NAME) of further drafters, each run as its folder says
         "runs": "runs",  # where run:NAME looks: RUNS/NAME/export
-        "skip_missing": False,  # leave out variants without a folder, instead of stopping
+        "skip_missing": False,  # leave out `variants` without a folder, instead of stopping
         "reference": "",  # name of the variant that the others are compared with; "" = the first
         "dtype": "",  # float32 or bfloat16; "" = float32 on CPU, bfloat16 on accelerators
         "scenes": 300,  # held-out pictures, each with one question of every kind
+        # The first few hundred held-out pictures were looked at while the recipe was found.
+        "first_scene": 1000,  # of the held-out pictures, the first that is reported on
         "hard_share": 0.0,  # of the pictures with clutter behind the items
         "kinds": ("read", "count", "attribute", "describe"),
         "temperatures": (0.0, 1.0),

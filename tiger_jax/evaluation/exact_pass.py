@@ -26,12 +26,12 @@ from tiger_jax.decoding.drafters.protocol import PromptArrays
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.decoding.engine import Engine
 from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.ops.sampling import log_chosen, mask_undrawable
 from tiger_jax.pipeline import Pipeline
 from tiger_jax.routing.router import LOOK_ONCE
 from tiger_jax.training import block_layout
 from tiger_jax.training.draft_batch import DraftBatch, draft_batch
 from tiger_jax.training.draft_blocks import BlockDrafter
-from tiger_jax.training.rollout import mask_logits
 
 TEXT_MULTIPLE, BLOCK_MULTIPLE = 64, 32
 """Widths are rounded up to these: a few programs a drafter, however the answers differ."""
@@ -140,9 +140,9 @@ def _chances(
     if scores is not None:
         scores = jnp.broadcast_to(scores, (*batch.anchors.shape, scores.shape[-1]))
     opened = drafter.open(params, batch.stream, batch.tiles, batch.text, batch.anchors, key, scores)
-    logits = mask_logits(drafter.logits(params, opened, batch.block_tokens), drawable)
+    logits = mask_undrawable(drafter.logits(params, opened, batch.block_tokens), drawable)
     agrees = jnp.argmax(logits, axis=-1) == batch.block_tokens
-    log_q = _log_chosen(logits, batch.block_tokens, temperature)
+    log_q = log_chosen(logits, batch.block_tokens, jnp.where(temperature > 0, temperature, 1.0))
     chances = jnp.exp(jnp.minimum(log_q - batch.block_logprobs, 0.0))
     return jnp.where(temperature > 0, chances, agrees.astype(jnp.float32))
 
@@ -159,14 +159,8 @@ def _next_logprobs(
     run = block_layout.run_packed(
         model, params, words, batch.positions, batch.segments, prefix, batch.prefix_lengths
     )
-    logits = mask_logits(model.logits(params, run.hidden), drawable)
-    return _log_chosen(logits, jnp.pad(batch.tokens[:, 1:], ((0, 0), (0, 1))), temperature)
-
-
-def _log_chosen(logits: Array, tokens: Array, temperature: Float[Array, ""]) -> Array:
-    """log softmax(logits / T)[token]; T = 1 in the place of 0, where nobody asks."""
-    logs = jax.nn.log_softmax(logits / jnp.where(temperature > 0, temperature, 1.0), axis=-1)
-    return jnp.take_along_axis(logs, tokens[..., None], axis=-1, mode="clip")[..., 0]
+    logits = mask_undrawable(model.logits(params, run.hidden), drawable)
+    return log_chosen(logits, jnp.pad(batch.tokens[:, 1:], ((0, 0), (0, 1))), temperature)
 
 
 def _target_scores(batch: DraftBatch) -> Float[Array, "B M R"]:

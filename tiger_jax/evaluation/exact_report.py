@@ -86,7 +86,7 @@ def summarise(
         difference = paired_difference(own, pooled(reference, chosen), pictures)
     levels = {}
     for level in LEVELS:
-        share = 0.0 if len(chosen) else None
+        share = None  # no round of g < level drafts can tell
         if level <= rounds.p_at_least.shape[1]:
             share = ratio(rounds.p_at_least[chosen, level - 1], own.rounds, pictures).value
         levels[f"p_ge_{level}"] = share
@@ -107,6 +107,7 @@ def text(report: Mapping[str, Any]) -> str:
     """The tables, and under them what their numbers mean."""
     settings = report["settings"]
     kinds = list(settings["kinds"])
+    first = settings["first_scene"]
     header = (
         *IDENTITY, "prompts", "A", *kinds, "tau", *(f"P(A>={n})" for n in LEVELS), "rounds",
         "tokens", "difference",
@@ -114,9 +115,10 @@ def text(report: Mapping[str, Any]) -> str:
     lines = [
         markdown(header, _exact_cells(report["rows"], kinds)),
         "",
-        f"Exact (in expectation over the verifier's own answers) on {settings['scenes']} held-out "
-        f"pictures; ± is one standard error, clustered by picture. difference: A - A of "
-        f'"{report["reference"]}", paired by prompt. {report["hardware"]}, seed {report["seed"]}.',
+        f"Exact (in expectation over the verifier's own answers) on {settings['scenes']} pictures, "
+        f"numbers {first} to {first + settings['scenes'] - 1} of those held out; ± is one standard "
+        f'error, clustered by picture. difference: A - A of "{report["reference"]}", paired by '
+        f"prompt. {report['hardware']}, seed {report['seed']}.",
     ]
     if report["left_out"]:
         lines.append(f"Left out, no folder: {', '.join(report['left_out'])}.")
@@ -124,20 +126,22 @@ def text(report: Mapping[str, Any]) -> str:
         lines += [
             "", markdown(DECODED_HEADER, [_decoded_cells(row) for row in report["decoded"]]), "",
             f"Decoded: {settings['decode_scenes']} of the pictures. S: plain decoding time / "
-            "speculative decoding time. agree: A counted and exact A on the same prompts differ by "
-            "less than three standard errors of their paired difference.",
+            "speculative decoding time. agree: A counted and exact A on the same prompts are equal "
+            "at T = 0, and above it differ by less than three standard errors of their paired "
+            "difference.",
         ]  # fmt: skip
     return "\n".join(lines)
 
 
 def k_points(report: Mapping[str, Any]) -> list[KPoint]:
     """The points of the figure of A by k: of the first drafter that routes, whatever its k, and of
-    the first variant that sees everything."""
+    the variant "full", or else the first that sees everything."""
     rows = [row for row in report["rows"] if row["kind"] == "all" and row["A"] is not None]
     routed = next(
         ((row["drafter"], row["selector"]) for row in rows if row["k"] is not None), None
     )  # fmt: skip
-    full = next((row["variant"] for row in rows if row["k"] is None), None)
+    seeing = [row["variant"] for row in rows if row["k"] is None]
+    full = "full" if "full" in seeing else next(iter(seeing), None)
     return [
         KPoint(row["k"], row["T"], row["g"], row["A"], row["A_error"])
         for row in rows

@@ -69,6 +69,7 @@ def check(config: Any) -> None:
     check_at_least(
         config, 1, "scenes", "batch_size", "max_new_tokens", "teacher_batch", "decode_scenes"
     )
+    check_at_least(config, 0, "first_scene")
     check_subset(config, "kinds", tuple(KINDS))
     variants.check(config.variants)
     for name in ("temperatures", "draft_lengths", "decode_batches"):

@@ -28,8 +28,9 @@ class HeldOut:
 
     @classmethod
     def load(cls, config: Any, processor: Processor) -> "HeldOut":
-        """The first `scenes` held-out pictures of the stream `seed`."""
-        source = SceneSource(config.scenes, config.seed, HELD_OUT, config.hard_share)
+        """`scenes` held-out pictures of the stream `seed`, from number `first_scene` on."""
+        first = HELD_OUT + config.first_scene
+        source = SceneSource(config.scenes, config.seed, first, config.hard_share)
         scenes, ask = [source[place] for place in range(len(source))], AskQuestions(processor)
         return cls(
             tuple(ask(scene) for scene in scenes),

@@ -33,7 +33,7 @@ def build(
         cost = costs.get(temperature)
         for name, part in [*((c.key.kind, [c]) for c in members), ("all", members)]:
             row = {"difficulty": difficulty, "temperature": temperature, "kind": name}
-            rows.append(row | summarise(part, cost))
+            rows.append(row | summarise(part, cost, settings["draft_length"]))
     return {
         "settings": _plain(settings),
         "device": device,
@@ -51,8 +51,9 @@ def build(
     }
 
 
-def summarise(cells: Sequence["Cell"], cost: Costs | None) -> dict:
-    """The numbers of one row. Shares are 0..1; times and speeds leave prefill out."""
+def summarise(cells: Sequence["Cell"], cost: Costs | None, draft_length: int) -> dict:
+    """The numbers of one row. Shares are 0..1, of more than draft_length drafts None; times and
+    speeds leave prefill out."""
     judged = [answer for cell in cells for answer in cell.judged]
     exact = clustered_mean([j.correct for j in judged], [j.picture for j in judged])
     pool = statistics.pool([j.accepted_lengths for j in judged], sum(j.tokens for j in judged))
@@ -75,7 +76,9 @@ def summarise(cells: Sequence["Cell"], cost: Costs | None) -> dict:
         "drafter_exact": drafter.value, "drafter_exact_error": drafter.error,
         "A": accepted.value, "A_error": accepted.error,
         "exact_A": expected.value, "exact_A_error": expected.error,
-        **{f"p_ge_{n}": pool.share_at_least(n) for n in (2, 4, 8)},
+        **{
+            f"p_ge_{n}": pool.share_at_least(n) if n <= draft_length else None for n in (2, 4, 8)
+        },
         "rounds": pool.rounds, "tokens": pool.tokens,
         "decode_seconds": seconds, "plain_decode_seconds": plain_seconds,
         "c": cost and cost.c, "c_route": cost and cost.c_route, "v": cost and cost.v,
@@ -94,7 +97,8 @@ def text(report: Mapping[str, Any]) -> str:
         f"{settings['scenes']} held-out pictures a line and kind, batch {settings['batch_size']}, "
         f"draft length {settings['draft_length']}, {report['device']}. "
         "± is one standard error, clustered by picture.",
-        "exact %: the answer states exactly the right facts. A: drafted tokens accepted a round; "
+        "exact %: the answer states exactly the right facts; of a drafter that routes, which was "
+        "never trained to answer alone, it is not asked. A: drafted tokens accepted a round; "
         "exact A: expected along the verifier's own answers, without the noise of drawing. "
         "S: plain decoding time / speculative decoding time, without prefill.",
     ]

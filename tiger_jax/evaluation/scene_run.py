@@ -63,11 +63,17 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Decoders:
-    """The pair, its verifier alone, and its drafter alone (None without a drafter)."""
+    """The pair, its verifier alone, and its drafter alone."""
 
     pair: Pipeline
     plain: Pipeline
     drafter: Pipeline | None
+    """None without a drafter, and for one that routes: alone it would run as it never learned."""
+
+    @property
+    def speculative(self) -> bool:
+        """Whether the pair has a drafter."""
+        return self.pair.engine.drafter is not None
 
     @classmethod
     def load(cls, config: Any) -> "Decoders":
@@ -82,7 +88,8 @@ class Decoders:
             verifier, drafter, draft_length=config.draft_length,
             confidence=config.draft_confidence, dtype=dtype,
         )  # fmt: skip
-        return cls(pair, pair.plain(), Pipeline.load(drafter, dtype=dtype))
+        alone = None if pair.router.routes else Pipeline.load(drafter, dtype=dtype)
+        return cls(pair, pair.plain(), alone)
 
 
 def evaluate(config: Any) -> tuple[dict, str]:
@@ -96,7 +103,7 @@ def evaluate(config: Any) -> tuple[dict, str]:
     for key in keys:
         cell, first = _decode_cell(config, key, decoders, counter)
         cells.append(cell)
-        if decoders.drafter is not None and key.temperature not in measured:
+        if decoders.speculative and key.temperature not in measured:
             arrays = decoders.pair.arrays([p.inputs for p in first], config.batch_size)
             measured[key.temperature] = costs.measure(
                 decoders.pair.engine, arrays, [p.options for p in first]
@@ -166,7 +173,7 @@ def _decode_cell(
         said += [(p.inputs, out.tokens) for p, out in zip(items, plain.outputs, strict=True)]
         counter.add(len(group))
     # The closed form is that of rounds that draft all g tokens.
-    if config.exact and decoders.drafter is not None and config.draft_confidence == 0:
+    if config.exact and decoders.speculative and config.draft_confidence == 0:
         cell.exact = _exact(config, key.temperature, decoders.pair, said)
     return cell, [prepared[i] for i in groups[0]]
 
@@ -190,7 +197,7 @@ def _add_batch(
 ) -> BatchOutput:
     """Decode one batch three ways, add what came out to the cell; what plain decoding gave."""
     plain = timed(decoders.plain, group, size)
-    output = timed(decoders.pair, group, size) if decoders.drafter else plain
+    output = timed(decoders.pair, group, size) if decoders.speculative else plain
     alone = decoders.drafter.run(group, size) if decoders.drafter else None
     cell.plain_seconds += plain.decode_seconds
     cell.seconds += output.decode_seconds
@@ -199,7 +206,7 @@ def _add_batch(
             question, output.outputs[row], plain.outputs[row],
             alone.outputs[row] if alone else None, greedy=cell.key.temperature == 0,
         )  # fmt: skip
-        if decoders.drafter is None:  # steps of plain decoding are no rounds
+        if not decoders.speculative:  # steps of plain decoding are no rounds
             judged = dataclasses.replace(judged, accepted_lengths=(), identical=None)
         cell.judged.append(judged)
     return plain

@@ -71,7 +71,7 @@ def find(
         wanted: variants as configs write them.
         more: further folders, each a variant as its folder says, named after it.
         runs: the folder that `run:NAME` looks in.
-        skip_missing: leave variants without a folder out, instead of raising.
+        skip_missing: leave those of `wanted` that have no folder out, instead of raising.
 
     Raises:
         UserError: a missing folder, an unknown selector, one that the folder has no weights for, or
@@ -80,9 +80,9 @@ def find(
     asked = [*wanted, *({"name": _short_name(folder), "drafter": folder} for folder in more)]
     check(asked)
     found, missing = [], []
-    for fields in asked:
+    for number, fields in enumerate(asked):
         path = folder(fields["drafter"], runs)
-        if skip_missing and not path.is_dir():
+        if skip_missing and number < len(wanted) and not path.is_dir():
             missing.append(fields["name"])
         else:
             found.append(_variant(_DEFAULTS | dict(fields), path))

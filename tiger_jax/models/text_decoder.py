@@ -187,10 +187,8 @@ class TextDecoder(nn.Module):
                 values = lax.dynamic_update_slice_in_dim(own.values[index], values, start, axis=2)
             stored.append((keys, values))
             shared = context.keys[index], context.values[index]
-            mixed, weights = attend_branches(
-                queries, shared, (keys, values), context_mask, own_mask
-            )
-            looks.append(weights.astype(jnp.float32).mean(axis=1))
+            mixed, look = attend_branches(queries, shared, (keys, values), context_mask, own_mask)
+            looks.append(look)
             return mixed
 
         stored: list[tuple[Array, Array]] = []

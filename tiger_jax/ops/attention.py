@@ -4,11 +4,15 @@ B: batch, T: queries, C: cache rows, S: keys, H: query heads, K: key/value heads
 dim, M: branches, U: own keys of a branch.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+BLOCK = 512
+"""Queries whose scores exist at once."""
 _MASKED = -1e30  # finite: a row without any visible key gives a mean, not NaN
 
 
@@ -59,7 +63,7 @@ def attend_causal(
     keys: Float[Array, "B T K d"],
     values: Float[Array, "B T K d"],
     *,
-    block: int = 512,
+    block: int = BLOCK,
 ) -> Float[Array, "B T Hd"]:
     """Causal attention of a prompt to itself, a block of queries at a time.
 
@@ -79,40 +83,81 @@ def attend_causal(
 
 def attend_dense(
     queries: Float[Array, "B T H d"], keys: Float[Array, "B S K d"],
-    values: Float[Array, "B S K d"], mask: Bool[Array, "#B T S"],
+    values: Float[Array, "B S K d"], mask: Bool[Array, "#B T S"], *, block: int = BLOCK,
 ) -> Float[Array, "B T H d"]:  # fmt: skip
-    """`attend` without a cache, in the form whose gradient is cheapest; heads stay apart."""
+    """`attend` without a cache, in the form whose gradient is cheapest; heads stay apart.
+
+    Long texts go a block of queries at a time, and the backward pass computes a block's scores
+    anew, so that [T, S] scores never exist at once.
+    """
     keys, values = (_repeat_heads(x, queries.shape[2]) for x in (keys, values))
-    queries, keys, values = (x.swapaxes(1, 2) for x in (queries, keys, values))
-    scores = (queries * queries.shape[-1] ** -0.5) @ keys.swapaxes(2, 3)
-    scores = jnp.where(mask[:, None], scores.astype(jnp.float32), _MASKED)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    return (weights @ values).swapaxes(1, 2)
+
+    def some(queries: Array, mask: Array) -> Array:
+        scale = queries.shape[-1] ** -0.5
+        rows, columns, contents = (x.swapaxes(1, 2) for x in (queries * scale, keys, values))
+        scores = _scores(rows, columns.swapaxes(2, 3))
+        weights = jax.nn.softmax(jnp.where(mask[:, None], scores, _MASKED), axis=-1)
+        return (weights.astype(contents.dtype) @ contents).swapaxes(1, 2)
+
+    length = queries.shape[1]
+    if length <= block:
+        return some(queries, mask)
+    parts = [
+        jax.checkpoint(some)(queries[:, i : i + block], mask[:, i : i + block])
+        for i in range(0, length, block)
+    ]
+    return jnp.concatenate(parts, axis=1)
 
 
 def attend_branches(
     queries: Float[Array, "B M T H d"],
     shared: tuple[Float[Array, "B S K d"], Float[Array, "B S K d"]],
     own: tuple[Float[Array, "B M U K d"], Float[Array, "B M U K d"]],
-    shared_mask: Bool[Array, "B M #T S"],
-    own_mask: Bool[Array, "#B #M T U"],
-) -> tuple[Float[Array, "B M T H d"], Float[Array, "B H M T S"]]:
+    shared_mask: Bool[Array, "B M #T S"], own_mask: Bool[Array, "#B #M T U"], *,
+    block: int = BLOCK,
+) -> tuple[Float[Array, "B M T H d"], Float[Array, "B M T S"]]:  # fmt: skip
     """One softmax over keys that all branches share and keys that only a branch itself has.
 
-    Branches never meet, so no [M * T, M * U] square is made. Also returns the weights on the shared
-    keys.
+    Branches never meet, so no [M * T, M * U] square is made; many branches go some at a time, as
+    `attend_dense` does it. Also returns the weights on the shared keys, mean over heads.
     """
+    heads, count, length = queries.shape[3], queries.shape[1], queries.shape[2]
+    shared = tuple(_repeat_heads(x, heads) for x in shared)
+    own = tuple(_repeat_heads(x, heads) for x in own)
+    own_mask = jnp.broadcast_to(own_mask, (*own_mask.shape[:1], count, *own_mask.shape[2:]))
+    if count * length <= block:
+        return _some_branches(shared, queries, own, shared_mask, own_mask)
+    some = jax.checkpoint(partial(_some_branches, shared))
+    if count == 1:  # one long text: its queries a block at a time, its keys all of them
+        shared_mask = jnp.broadcast_to(shared_mask, (*queries.shape[:3], shared_mask.shape[-1]))
+        parts = [
+            some(queries[:, :, i : i + block], own, shared_mask[:, :, i : i + block],
+                 own_mask[:, :, i : i + block])
+            for i in range(0, length, block)
+        ]  # fmt: skip
+        return tuple(jnp.concatenate(pieces, axis=2) for pieces in zip(*parts, strict=True))
+    step = max(block // length, 1)
+    parts = []
+    for i in range(0, count, step):
+        at = (slice(None), slice(i, i + step))
+        mine = tuple(x[at] for x in own)
+        parts.append(some(queries[at], mine, shared_mask[at], own_mask[at]))
+    return tuple(jnp.concatenate(pieces, axis=1) for pieces in zip(*parts, strict=True))
+
+
+def _some_branches(
+    shared: tuple[Array, Array], queries: Float[Array, "B M T H d"], own: tuple[Array, Array],
+    shared_mask: Bool[Array, "B M #T S"], own_mask: Bool[Array, "#B M T U"],
+) -> tuple[Float[Array, "B M T H d"], Float[Array, "B M T S"]]:  # fmt: skip
     batch, count, length, heads, dim = queries.shape
-    (shared_keys, shared_values), (own_keys, own_values) = (
-        tuple(_repeat_heads(x, heads) for x in pair) for pair in (shared, own)
-    )
+    (shared_keys, shared_values), (own_keys, own_values) = shared, own
     queries = queries * dim**-0.5
     rows = queries.reshape(batch, count * length, heads, dim).swapaxes(1, 2)
-    outer = rows @ shared_keys.transpose(0, 2, 3, 1)
-    outer = outer.reshape(batch, heads, count, length, -1).astype(jnp.float32)
-    inner = queries.transpose(0, 3, 1, 2, 4) @ own_keys.transpose(0, 3, 1, 4, 2)
+    outer = _scores(rows, shared_keys.transpose(0, 2, 3, 1))
+    outer = outer.reshape(batch, heads, count, length, -1)
+    inner = _scores(queries.transpose(0, 3, 1, 2, 4), own_keys.transpose(0, 3, 1, 4, 2))
     outer = jnp.where(shared_mask[:, None], outer, _MASKED)
-    inner = jnp.where(own_mask[:, None], inner.astype(jnp.float32), _MASKED)
+    inner = jnp.where(own_mask[:, None], inner, _MASKED)
     weights = jax.nn.softmax(jnp.concatenate([outer, inner], axis=-1), axis=-1)
     seen = shared_keys.shape[1]
     outer = weights[..., :seen].astype(queries.dtype)
@@ -120,7 +165,12 @@ def attend_branches(
     mixed = outer.reshape(batch, heads, count * length, seen) @ shared_values.swapaxes(1, 2)
     mixed = mixed.reshape(batch, heads, count, length, dim)
     mixed = mixed + inner @ own_values.transpose(0, 3, 1, 2, 4)
-    return mixed.transpose(0, 2, 3, 1, 4), outer
+    return mixed.transpose(0, 2, 3, 1, 4), weights[..., :seen].mean(axis=1)
+
+
+def _scores(queries: Array, keys: Array) -> Array:
+    """float32, whatever the operands are."""
+    return jnp.matmul(queries, keys, preferred_element_type=jnp.float32)
 
 
 def _repeat_heads(x: Float[Array, "*B K d"], heads: int) -> Float[Array, "*B H d"]:

@@ -52,10 +52,18 @@ class Sampling:
 
 
 def mask_undrawable(
-    logits: Float[Array, "B T V"], drawable: Bool[Array, "V"]
-) -> Float[Array, "B T V"]:
+    logits: Float[Array, "*B V"], drawable: Bool[Array, "V"]
+) -> Float[Array, "*B V"]:
     """Take the ids that are no token of the tokenizer out of every law."""
-    return jnp.where(drawable[None, None], logits, NEVER)
+    return jnp.where(drawable.reshape((1,) * (logits.ndim - 1) + (-1,)), logits, NEVER)
+
+
+def log_chosen(
+    logits: Float[Array, "*B V"], tokens: Int[Array, "*B"], temperature: float | Array = 1.0
+) -> Float[Array, "*B"]:
+    """log softmax(logits / temperature)[token], float32."""
+    logs = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature, axis=-1)
+    return jnp.take_along_axis(logs, tokens[..., None], axis=-1, mode="clip")[..., 0]
 
 
 def next_token_law(

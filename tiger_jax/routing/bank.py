@@ -12,6 +12,9 @@ what routes choose from (method: Eq. aug-visual-bank). Which token belongs where
 host (data/visual_stream.py).
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +56,14 @@ class Stream:
     bank: BankLayout
 
 
+def make_stream(fields: Mapping[str, Any]) -> Stream:
+    """A stream from the fields of data.visual_stream.StreamBatch."""
+    fields = dict(fields)
+    bank = {name: fields.pop(f"bank_{name}") for name in ("rows", "positions", "images", "regions")}
+    layout = BankLayout(**bank, region_sizes=fields.pop("region_sizes"))
+    return Stream(**fields, bank=layout)
+
+
 @struct.dataclass
 class Bank:
     """The visual tokens that may be routed."""
@@ -78,8 +89,9 @@ def pool_regions(tokens: Float[Array, "B R D"], layout: BankLayout) -> Float[Arr
     """Mean token of each region (v_g); zeros for a region without members."""
     count = layout.region_sizes.shape[1]
     members = jax.nn.one_hot(layout.regions, count, dtype=tokens.dtype)  # -1 belongs to none
-    sums = jnp.einsum("bru,brd->bud", members, tokens)
-    return sums / jnp.maximum(layout.region_sizes, 1.0)[..., None].astype(tokens.dtype)
+    sums = jnp.einsum("bru,brd->bud", members, tokens, preferred_element_type=jnp.float32)
+    means = sums / jnp.maximum(layout.region_sizes, 1.0)[..., None]
+    return means.astype(tokens.dtype)
 
 
 def embed_stream(

@@ -83,8 +83,8 @@ class Routed:
     """Chosen bank rows."""
 
     indices: Int[Array, "B M k"]
-    """Ascending, so that routed tokens keep the order of the picture; rows beyond the bank's end
-    stand last and are not valid."""
+    """In the order of the prompt, which routed tokens keep; rows beyond the bank's end stand last
+    and are not valid."""
     valid: Bool[Array, "B M k"]
 
 
@@ -174,15 +174,36 @@ def route_scores(
     return jnp.where(bank.valid[:, None], scores, NEVER)
 
 
-def choose(scores: Float[Array, "B M R"], k: int) -> Routed:
-    """The k best rows, ties to the lower index; padded rows never win."""
+def choose(
+    scores: Float[Array, "B M R"], k: int, positions: Int[Array, "B R"] | None = None
+) -> Routed:
+    """The k best rows, ties to the lower index; padded rows never win.
+
+    Args:
+        positions: the order in which the chosen rows stand; by default that of the bank.
+    """
     size = scores.shape[-1]
     if size < k:
         scores = jnp.pad(scores, ((0, 0), (0, 0), (0, k - size)), constant_values=NEVER)
     best, indices = lax.top_k(lax.stop_gradient(scores), k)
     valid = best > NEVER
-    indices = jnp.sort(jnp.where(valid, indices, scores.shape[-1]), axis=-1)
-    return Routed(indices=indices, valid=indices < scores.shape[-1])
+    rank = indices
+    if positions is not None:
+        rank = take_rows(positions, indices)
+    order = jnp.argsort(jnp.where(valid, rank, jnp.iinfo(jnp.int32).max), axis=-1, stable=True)
+    indices = jnp.where(valid, indices, scores.shape[-1])
+    return Routed(
+        indices=jnp.take_along_axis(indices, order, axis=-1),
+        valid=jnp.take_along_axis(valid, order, axis=-1),
+    )
+
+
+def take_rows(values: Array, rows: Int[Array, "B M k"]) -> Array:
+    """values[b, rows[b, m, i], ...]."""
+    flat = rows.reshape(rows.shape[0], -1)
+    flat = flat.reshape(*flat.shape, *[1] * (values.ndim - 2))
+    picked = jnp.take_along_axis(values, flat, axis=1, mode="clip")
+    return picked.reshape(*rows.shape, *values.shape[2:])
 
 
 def take_routed(
@@ -190,14 +211,8 @@ def take_routed(
 ) -> tuple[Float[Array, "B M k D"], Int[Array, "B M k"]]:
     """Embeddings and original rotary positions of the routed tokens."""
 
-    def take(values: Array, rows: Int[Array, "B M k"]) -> Array:
-        flat = rows.reshape(rows.shape[0], -1)
-        flat = flat.reshape(*flat.shape, *[1] * (values.ndim - 2))
-        picked = jnp.take_along_axis(values, flat, axis=1, mode="clip")
-        return picked.reshape(*rows.shape, *values.shape[2:])
-
-    tokens = take(bank.tokens, routed.indices)
-    positions = take(bank.positions, routed.indices)
+    tokens = take_rows(bank.tokens, routed.indices)
+    positions = take_rows(bank.positions, routed.indices)
     if gate == "none":
         return tokens, positions
     picked = jnp.take_along_axis(scores, routed.indices, axis=-1, mode="clip")

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.ops.sampling import log_chosen, mask_undrawable
 from tiger_jax.training import block_layout, draft_blocks, grpo_loss, rewards, rollout
 from tiger_jax.training.distill_step import route_loss
 from tiger_jax.training.draft_batch import DraftBatch
@@ -44,7 +45,10 @@ class AlignSettings:
     samples: int = 4
     """K."""
     temperature: float = 1.0
-    """Of the rollouts and of the acceptance rule; 0 rewards matches with the verifier's argmax."""
+    """Of the rollouts; above 0, or all blocks of a prefix would be one."""
+    acceptance_temperature: float = 1.0
+    """Of the acceptance rule in the reward: the one that decoding will use. 0 rewards matches with
+    the verifier's argmax, which ruins acceptance at temperature 1 (method.md 4.2)."""
     beta: float = 0.02
     """Weight of KL(q || q_ref)."""
     eps: float = 1e-6
@@ -60,8 +64,14 @@ class AlignSettings:
             if getattr(self, name) not in allowed:
                 got = getattr(self, name)
                 raise UserError(f"{name}: expected one of {', '.join(allowed)}, got {got!r}")
-        if self.samples < 2 and self.objective == "grpo":
-            raise UserError(f"samples: expected at least 2 to compare, got {self.samples}")
+        least = 2 if self.objective == "grpo" else 1  # blocks are compared with each other
+        if self.samples < least:
+            raise UserError(f"samples: expected at least {least}, got {self.samples}")
+        if self.temperature <= 0:
+            raise UserError(f"temperature: expected above 0 for rollouts, got {self.temperature}")
+        for name in ("acceptance_temperature", "beta", "eps"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}: expected at least 0, got {getattr(self, name)}")
 
 
 @struct.dataclass
@@ -92,18 +102,20 @@ def make_expected_acceptance_loss(
     def loss(params: Any, batch: DraftBatch, key: Array) -> LossSums:
         opened = drafter.open(params, batch.stream, batch.tiles, batch.text, batch.anchors, key)
         logits = drafter.logits(params, opened, batch.block_tokens)
-        log_q = _log_chosen(logits, batch.block_tokens, 1.0)
+        log_q = log_chosen(logits, batch.block_tokens)
         # The text is given, so no block can be made short: what lies behind its end pays nothing.
         ended = jnp.zeros(batch.anchors.shape, bool)
         value = grpo_loss.expected_acceptance(log_q, batch.block_logprobs, batch.live, ended)
         blocks = (batch.anchors >= 0).astype(jnp.float32)
-        # route_loss sums over tokens; a block's share of it is its mean.
-        route, metrics = route_loss(opened, batch)
-        mean_tokens = jnp.maximum(batch.live.sum() / jnp.maximum(blocks.sum(), 1.0), 1.0)
+        route, metrics = route_loss(opened, batch, blocks)
+        chances = jnp.exp(jnp.minimum(log_q - batch.block_logprobs, 0.0)) * batch.live
+        metrics |= _acceptance_metrics(jnp.cumprod(chances, axis=-1), batch.block_lengths)
+        tokens = batch.live.sum().astype(jnp.float32)
+        metrics["token_acceptance"] = (chances.sum(), tokens)
+        metrics["entropy"] = ((_entropy(logits) * batch.live).sum(), tokens)
         value = (value * blocks).sum()
-        full = blocks * (batch.block_lengths == batch.block_tokens.shape[2])
-        metrics |= {"expected_A": (value, blocks.sum()), "full_blocks": (full.sum(), blocks.sum())}
-        total = -value + settings.route_weight * route / mean_tokens
+        metrics["expected_A"] = (value, blocks.sum())
+        total = -value + settings.route_weight * route
         return LossSums(loss=total, weight=blocks.sum(), metrics=metrics)
 
     return loss
@@ -121,11 +133,10 @@ def make_grpo_loss(
             params, batch.stream, batch.tiles, batch.text, batch.anchors, scored.route_key
         )
         logits = sampled_logits(drafter, params, opened, tokens)
-        logits = rollout.mask_logits(logits, scored.drawable)
+        logits = mask_undrawable(logits, scored.drawable)
         prefixes = (batch.anchors >= 0).astype(jnp.float32)
         live = rewards.before_end(tokens, end_ids)
-        scale = settings.temperature or 1.0
-        log_q = _log_chosen(logits, tokens, scale)
+        log_q = log_chosen(logits, tokens, settings.temperature)
         if settings.objective == "grpo_exact":
             policy = grpo_loss.grpo_exact(log_q, scored.log_p, live)
         else:
@@ -133,10 +144,9 @@ def make_grpo_loss(
             policy = grpo_loss.grpo(log_q, scored.advantages, credit)
         divergence = grpo_loss.exact_kl(logits, scored.reference) * live
         divergence = divergence.sum(axis=-1).mean(axis=-1)
-        route, metrics = route_loss(opened, batch)
-        tokens_a_prefix = batch.block_lengths.sum() / jnp.maximum(prefixes.sum(), 1.0)
-        route = settings.route_weight * route / jnp.maximum(tokens_a_prefix, 1.0)
-        total = ((policy + settings.beta * divergence) * prefixes).sum() + route
+        route, metrics = route_loss(opened, batch, prefixes)
+        total = ((policy + settings.beta * divergence) * prefixes).sum()
+        total = total + settings.route_weight * route
         spread = (_entropy(logits) * live).sum(axis=(2, 3)) / live.sum(axis=(2, 3))
         metrics |= {
             **scored.metrics,
@@ -206,16 +216,14 @@ def _score(
     route_key: Key[Array, ""], coin_key: Key[Array, ""],
 ) -> ScoredBlocks:  # fmt: skip
     """Verifier, reference, acceptance test, rewards and advantages."""
-    p_logits = rollout.mask_logits(
-        verify_blocks(verifier, verifier_params, batch, tokens), drawable
-    )
+    p_logits = mask_undrawable(verify_blocks(verifier, verifier_params, batch, tokens), drawable)
     opened = drafter.open(
         reference_params, batch.stream, batch.tiles, batch.text, batch.anchors, route_key
     )
-    reference = rollout.mask_logits(
-        sampled_logits(drafter, reference_params, opened, tokens), drawable
+    reference = mask_undrawable(sampled_logits(drafter, reference_params, opened, tokens), drawable)
+    chances = rewards.acceptance_probabilities(
+        q_logits, p_logits, tokens, settings.acceptance_temperature
     )
-    chances = rewards.acceptance_probabilities(q_logits, p_logits, tokens, settings.temperature)
     coins = jax.random.uniform(coin_key, chances.shape) < chances
     coins = rewards.extend_past_end(coins, tokens, end_ids)
     chances = rewards.extend_past_end(chances, tokens, end_ids)
@@ -224,7 +232,7 @@ def _score(
     advantages, spread = rewards.group_advantages(paid, settings.eps, divide)
     return ScoredBlocks(
         batch=batch, tokens=tokens,
-        log_p=_log_chosen(p_logits, tokens, settings.temperature or 1.0),
+        log_p=log_chosen(p_logits, tokens, settings.temperature),
         reference=reference, drawable=drawable, accepted=coins, probabilities=chances,
         advantages=advantages, route_key=route_key,
         metrics=_rollout_metrics(batch, tokens, coins, paid, spread, end_ids),
@@ -266,6 +274,7 @@ def _rollout_metrics(
     live = rewards.before_end(tokens, end_ids)
     accepted = rewards.accepted_prefix(coins & live)
     prefixes = (batch.anchors >= 0).astype(jnp.float32)
+    real = (batch.anchors >= 0)[..., None, None]
     groups, blocks = prefixes.sum(), prefixes.sum() * tokens.shape[2]
 
     def over_blocks(values: Array) -> tuple[Array, Array]:
@@ -280,16 +289,26 @@ def _rollout_metrics(
         "reward": over_blocks(paid),
         "reward_std": over_groups(spread),
         "frac_zero_std": over_groups((spread == 0).astype(jnp.float32)),
-        "drafted_tokens": over_blocks(live.sum(axis=-1).astype(jnp.float32)),
+        "token_acceptance": (
+            (coins & live & real).sum().astype(jnp.float32),
+            (live & real).sum().astype(jnp.float32),
+        ),
     }
 
 
-def _log_chosen(
-    logits: Float[Array, "*b V"], tokens: Int[Array, "*b"], temperature: float
-) -> Float[Array, "*b"]:
-    """log softmax(logits / temperature)[token]."""
-    logs = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature, axis=-1)
-    return jnp.take_along_axis(logs, tokens[..., None], axis=-1, mode="clip")[..., 0]
+def _acceptance_metrics(reached: Float[Array, "B M g"], lengths: Int[Array, "B M"]) -> Metrics:
+    """E[A] and P(A >= n) over the blocks whose text goes on for all g tokens.
+
+    Args:
+        reached: probability that token u and all before it are accepted.
+        lengths: tokens of each block.
+    """
+    size = reached.shape[-1]
+    full = (lengths == size).astype(jnp.float32)
+    count = full.sum()
+    shares = {f"P(A>={n})": reached[..., n - 1] for n in (2, 4, 8) if n <= size}
+    values = {"A": reached.sum(axis=-1)} | shares
+    return {name: ((value * full).sum(), count) for name, value in values.items()}
 
 
 def _entropy(logits: Float[Array, "*b V"]) -> Float[Array, "*b"]:

@@ -38,7 +38,7 @@ def make_distill_loss(
         live = batch.live.astype(jnp.float32)
         divergence = (forward_kl(logits, batch.law_ids, batch.law_logprobs) * live).sum()
         tokens = live.sum()
-        route, metrics = route_loss(opened, batch)
+        route, metrics = route_loss(opened, batch, batch.block_lengths.astype(jnp.float32))
         agreed = (jnp.argmax(logits, axis=-1) == batch.block_tokens) & batch.live
         metrics |= {
             "kl": (divergence, tokens),
@@ -50,16 +50,19 @@ def make_distill_loss(
     return loss
 
 
-def route_loss(opened: Opened, batch: DraftBatch) -> tuple[Array, Metrics]:
-    """Sum over blocks, each weighted by its drafted tokens so that it adds to a token mean; and how
-    much of the target the routed tokens hold."""
+def route_loss(
+    opened: Opened, batch: DraftBatch, weights: Float[Array, "B M"]
+) -> tuple[Array, Metrics]:
+    """Weighted sum over blocks, and how much of the target the routed tokens hold.
+
+    Weights in the unit of the loss that it is added to: drafted tokens of a block, or blocks.
+    """
     if opened.scores is None:
         return jnp.zeros(()), {}
-    weight = batch.block_lengths.astype(jnp.float32)
-    losses = route_cross_entropy(opened.scores, batch.route_ids, batch.route_weights) * weight
-    held = held_mass(opened.routed, batch) * weight
+    losses = route_cross_entropy(opened.scores, batch.route_ids, batch.route_weights) * weights
+    held = held_mass(opened.routed, batch) * weights
     return losses.sum(), {
-        "route": (losses.sum(), weight.sum()), "route_mass": (held.sum(), weight.sum())
+        "route": (losses.sum(), weights.sum()), "route_mass": (held.sum(), weights.sum())
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool
 
-from tiger_jax.routing.bank import BankLayout, Stream
+from tiger_jax.routing.bank import Stream, make_stream
 from tiger_jax.training.block_layout import TextRows
 
 
@@ -60,7 +60,4 @@ class DraftBatch:
 
 def draft_batch(rows: Mapping[str, Any]) -> DraftBatch:
     """The fields of data.draft_batches.DraftRows as a batch."""
-    stream = rows["stream"]._asdict()
-    bank = {name: stream.pop(f"bank_{name}") for name in ("rows", "positions", "images", "regions")}
-    layout = BankLayout(**bank, region_sizes=stream.pop("region_sizes"))
-    return DraftBatch(**{**rows, "stream": Stream(**stream, bank=layout)})
+    return DraftBatch(**{**rows, "stream": make_stream(rows["stream"]._asdict())})

@@ -114,7 +114,7 @@ class BlockDrafter:
             scores = routing.route_scores(self.config, router, hidden, bank, keys)
         else:
             scores = jnp.where(bank.valid[:, None], scores, NEVER)
-        routed = routing.choose(scores, self.config.routed_tokens)
+        routed = routing.choose(scores, self.config.routed_tokens, bank.positions)
         embeddings, positions = routing.take_routed(bank, routed, scores, self.config.gate)
         return scores, routed, embeddings, positions, routed.valid
 

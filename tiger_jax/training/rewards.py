@@ -18,11 +18,11 @@ propose long wordings (trial.md 4: A 3.12 -> 2.72 on short answers).
 
 from collections.abc import Callable, Sequence
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.errors import UserError
+from tiger_jax.ops.sampling import log_chosen
 
 
 def acceptance_probabilities(
@@ -43,7 +43,7 @@ def acceptance_probabilities(
         raise UserError(f"temperature: expected 0 or more, got {temperature}")
     if temperature == 0:
         return (tokens == jnp.argmax(p_logits, axis=-1)).astype(jnp.float32)
-    ratio = _chosen(p_logits, tokens, temperature) - _chosen(q_logits, tokens, temperature)
+    ratio = log_chosen(p_logits, tokens, temperature) - log_chosen(q_logits, tokens, temperature)
     return jnp.exp(jnp.minimum(ratio, 0.0))
 
 
@@ -137,10 +137,3 @@ def _ends_before(end: Bool[Array, "... g"]) -> Int[Array, "... g"]:
     """Number of end tokens before each position."""
     ends = end.astype(jnp.int32)
     return jnp.cumsum(ends, axis=-1) - ends
-
-
-def _chosen(
-    logits: Float[Array, "... g V"], tokens: Int[Array, "... g"], temperature: float
-) -> Float[Array, "... g"]:
-    logs = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature, axis=-1)
-    return jnp.take_along_axis(logs, tokens[..., None], axis=-1, mode="clip")[..., 0]

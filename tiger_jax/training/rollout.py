@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from tiger_jax.ops.kv_cache import Context
-from tiger_jax.ops.sampling import NEVER
+from tiger_jax.ops.sampling import mask_undrawable
 from tiger_jax.training import draft_blocks
 from tiger_jax.training.draft_batch import DraftBatch
 from tiger_jax.training.draft_blocks import BlockDrafter
@@ -36,18 +36,13 @@ def sample_blocks(
     logits, own, mask = _first(drafter, params, opened, length)
     tokens, laws = [], []
     for step in range(length):
-        logits = mask_logits(logits, drawable)
+        logits = mask_undrawable(logits, drawable)
         laws.append(logits)
         tokens.append(_draw(logits, temperature, jax.random.fold_in(draw_key, step)))
         if step + 1 < length:
             logits, own = _next(drafter, params, opened, tokens[-1], step, own, mask)
     shape = (*batch.anchors.shape, samples, length)
     return jnp.stack(tokens, axis=-1).reshape(shape), jnp.stack(laws, axis=2).reshape(*shape, -1)
-
-
-def mask_logits(logits: Float[Array, "*b V"], drawable: Bool[Array, "V"]) -> Float[Array, "*b V"]:
-    """Take the ids that decoding never emits out of the law."""
-    return jnp.where(drawable.reshape((1,) * (logits.ndim - 1) + (-1,)), logits, NEVER)
 
 
 def _first(

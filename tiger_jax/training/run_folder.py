@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ MODEL = "model"
 TENSORBOARD = "tensorboard"
 FREE_FIELDS = frozenset(
     ("mesh", "run_dir", "export_to", "resume", "workers", "log_every", "evaluate_every",
-     "held_out_scenes", "checkpoint_every", "keep")
+     "held_out_scenes", "checkpoint_every", "keep", "teacher_batch")
 )  # fmt: skip
 """Settings that a resumed run may change: they do not touch the course of the training."""
 
@@ -65,6 +65,7 @@ def initial_params(folder: str | Path, params: Any, only: tuple[str, ...] = ()) 
         stored |= traverse_util.flatten_dict({"router": found[1]}, sep="/")
     flat = dict(traverse_util.flatten_dict(params, sep="/"))
     taken = matching_paths(stored, only, f"{source}")
+    _check_looks(flat, [path for path in taken if path.startswith("router/")], source)
     faults = [path for path in taken if path not in flat or flat[path].shape != stored[path].shape]
     # A drafter that never had a router keeps the fresh one.
     lacking = {path for path in set(flat) - set(taken) if not path.startswith("router/")}
@@ -75,6 +76,16 @@ def initial_params(folder: str | Path, params: Any, only: tuple[str, ...] = ()) 
         raise UserError(f"{source}: {named}: expected shape {want}, got {have}")
     flat.update({path: stored[path] for path in taken})
     return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def _check_looks(flat: Mapping[str, Any], taken: list[str], source: Path) -> None:
+    """UserError if the router's weights in `taken` are those of another number of looks."""
+    want, got = (
+        len({path.split("/")[1] for path in paths if path.startswith("router/look_")})
+        for paths in (flat, taken)
+    )
+    if taken and want != got:
+        raise UserError(f"{source}: router: looks: expected {want} as in the config, got {got}")
 
 
 def matching_paths(flat: Mapping[str, Any], only: tuple[str, ...], what: str) -> list[str]:
@@ -96,13 +107,23 @@ def export_folder(folder: str | Path) -> Path:
     )
 
 
-def export_params(params: Any, model_folder: str | Path, target: str | Path) -> None:
-    """Write bfloat16 weights with the model folder's companions; replaces an older export."""
+def export_params(
+    params: Any, model_folder: str | Path, target: str | Path,
+    finish: Callable[[Path], None] | None = None,
+) -> None:  # fmt: skip
+    """Write bfloat16 weights with the model folder's companions; replaces an older export.
+
+    Args:
+        finish: writes what else belongs to the export into the folder that it is given, before the
+            target is there: a run that is killed leaves no export that only looks whole.
+    """
     target = Path(target)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     half = jax.tree.map(lambda x: jax.device_get(x).astype(jnp.bfloat16), params)
     save_hf_folder(half, model_folder, partial)
+    if finish:
+        finish(partial)
     if target.exists():
         shutil.rmtree(target)
     partial.rename(target)

@@ -50,7 +50,11 @@ class PrefixArrays(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a pass over the packed texts gives, for every token."""
+    """What a pass over the packed texts gives, for every token.
+
+    k and w are those of the settings whatever vocabulary and prefix are: missing entries have the
+    id -1, and -inf or the weight 0.
+    """
 
     law_ids: Int[Array, "B L k"]
     """The likeliest next tokens."""
@@ -85,4 +89,16 @@ def teacher_pass(
         window_mean(seen, same_segment(inner, settings.window)), settings.power
     )
     weights, rows = lax.top_k(target, min(settings.kept_rows, target.shape[-1]))
-    return Said(ids, best, following, rows, weights)
+    return Said(
+        law_ids=_pad(ids, settings.kept_tokens, -1),
+        law_logprobs=_pad(best, settings.kept_tokens, -jnp.inf),
+        next_logprobs=following,
+        route_ids=_pad(rows, settings.kept_rows, -1),
+        route_weights=_pad(weights, settings.kept_rows, 0.0),
+    )
+
+
+def _pad(entries: Array, count: int, fill: int | float) -> Array:
+    """[..., n] -> [..., count]."""
+    missing = count - entries.shape[-1]
+    return jnp.pad(entries, ((0, 0), (0, 0), (0, missing)), constant_values=fill)

@@ -176,7 +176,7 @@ class RoutedDrafter:
             self.router, params.get("router"), hidden[:, None], state.bank,
             sampling.draw_keys(seeds, place, Purpose.ROUTE),
         )  # fmt: skip
-        routed = routing.choose(scores, self.router.routed_tokens)
+        routed = routing.choose(scores, self.router.routed_tokens, state.bank.positions)
         state = state.replace(indices=routed.indices[:, 0], valid=routed.valid[:, 0])
         return state, scores
 
