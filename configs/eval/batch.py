@@ -3,7 +3,7 @@
     python -m tiger_jax.evaluate --config configs/eval/batch.py
 
 Every setting is decoded for real, on `decode_scenes` pictures: a quiet machine is needed.
-`full` sees all visual tokens and was distilled and aligned for as many steps as tiger
+`full, distilled` sees all visual tokens and was distilled for as many steps, not aligned
 (configs/eval/ablation.py has the commands); it is left out where there is no such run.
 """
 
@@ -16,7 +16,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
     variants = ({"name": "tiger", "drafter": "embedded:tiger"},
-                {"name": "full", "drafter": "run:no_routing"},
+                {"name": "full, distilled", "drafter": "run:kd_full"},
                 {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
     return drafters_config(
         variants, decode=True, decode_batches=(1, 8, 16), scenes=30, temperatures=(0.0,),

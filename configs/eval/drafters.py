@@ -3,7 +3,7 @@
     python -m tiger_jax.evaluate --config configs/eval/drafters.py \
         --config.more="('runs/grpo/export',)" --config.report=drafters.json
 
-`full` sees all visual tokens and was distilled and aligned for as many steps as tiger
+`full, distilled` sees all visual tokens and was distilled for as many steps, not aligned
 (configs/eval/ablation.py has the commands); it is left out where there is no such run.
 
 The fields, and what each means: tiger_jax/evaluation/exact_config.py; how a variant is written:
@@ -19,6 +19,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
     variants = ({"name": "tiger", "drafter": "embedded:tiger"},
-                {"name": "full", "drafter": "run:no_routing"},
+                {"name": "full, distilled", "drafter": "run:kd_full"},
                 {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
     return drafters_config(variants, skip_missing=True)

@@ -7,7 +7,7 @@ trained with the k they run with, 200 steps each (configs/eval/selectors.py has 
 --config.router.routed_tokens=4, 16 or 32); they are left out where there is no such run. The
 report's `trained_k` tells them apart.
 
-`full` sees all visual tokens and was distilled and aligned for as many steps as the
+`full, distilled` sees all visual tokens and was distilled for as many steps as the
 embedded drafter (configs/eval/ablation.py has the commands); the plot's dashed line is its A.
 """
 
@@ -25,7 +25,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     ]
     runs = (("k4", 4), ("tiger", 8), ("k16", 16), ("k32", 32))
     matched = [{"name": f"k = {k}, matched", "drafter": f"run:short/{run}"} for run, k in runs]
-    full = ({"name": "full", "drafter": "run:no_routing"},
+    full = ({"name": "full, distilled", "drafter": "run:kd_full"},
             {"name": "full, matched", "drafter": "run:short/full"},
             {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
     return drafters_config((*mismatched, *matched, *full), skip_missing=True)

@@ -2,7 +2,7 @@
 
     python -m tiger_jax.evaluate --config configs/eval/temperature.py
 
-`full` sees all visual tokens and was distilled and aligned for as many steps as tiger
+`full, distilled` sees all visual tokens and was distilled for as many steps, not aligned
 (configs/eval/ablation.py has the commands); it is left out where there is no such run.
 """
 
@@ -15,6 +15,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
     variants = ({"name": "tiger", "drafter": "embedded:tiger"},
-                {"name": "full", "drafter": "run:no_routing"},
+                {"name": "full, distilled", "drafter": "run:kd_full"},
                 {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
     return drafters_config(variants, temperatures=(0.0, 0.5, 0.7, 1.0), skip_missing=True)
