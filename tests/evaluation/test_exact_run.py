@@ -172,7 +172,13 @@ def test_packed_questions_are_those_alone(sampled):
     lengths, tokens = [len(a) for a in answers], np.concatenate(answers).astype(np.int32)
     empty = exact_pass.spoken_to(prompts[0], answers[0]).record
     together = exact_pass.spoken(
-        example, empty._replace(lengths=np.array(lengths, np.int32), tokens=tokens)
+        example,
+        empty._replace(
+            lengths=np.array(lengths, np.int32),
+            tokens=tokens,
+            route_ids=np.zeros((len(tokens), 0), np.int32),
+            route_weights=np.zeros((len(tokens), 0), np.float32),
+        ),
     )
     alone = [exact_pass.spoken_to(*each) for each in zip(prompts, answers, strict=True)]
     found = []

@@ -122,10 +122,18 @@ def test_packed_texts_equal_whole_sequences(tiny, full_pass):
     mask = np.concatenate(
         [np.repeat(real[:, None], len(places), axis=1), np.repeat(own[None], 3, axis=0)], axis=2
     )
-    hidden = jax.jit(model.packed)(
-        params, model.embed(params, tails), positions, jnp.asarray(mask),
-        model.embed(params, prefix),
-    )  # fmt: skip
+    mask = jnp.asarray(mask)[:, None]
+
+    def packed(tails, prefix):
+        before = jnp.broadcast_to(jnp.arange(7, dtype=jnp.int32)[None], prefix.shape)
+        causal = jnp.tril(jnp.ones((7, 7), bool))[None]
+        _, context = model.context(params, model.embed(params, prefix), before, causal)
+        x = model.embed(params, tails)[:, None]
+        return model.branch(
+            params, x, positions[:, None], context, mask[..., :7], mask[..., 7:]
+        )[0][:, 0]  # fmt: skip
+
+    hidden = jax.jit(packed)(tails, prefix)
     for b, length in enumerate(lengths):
         for n in range(texts):
             part = slice(n * size, (n + 1) * size)

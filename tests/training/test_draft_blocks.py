@@ -264,13 +264,14 @@ def test_gradients_of_the_router(parts, gate):
     router = RouterConfig("tiger", routed_tokens=3, gate=gate)
     drafter, batch = BlockDrafter(model, router), make_case(model.config, router).batch
 
-    def losses(weights):
-        tree = params | {"router": weights}
+    def losses(router):
+        tree = params | {"router": router}
         opened = drafter.open(
             tree, batch.stream, batch.tiles, batch.text, batch.anchors, jax.random.key(0)
         )
         logs = jax.nn.log_softmax(drafter.logits(tree, opened, batch.block_tokens))
-        return jnp.stack([route_loss(opened, batch)[0], logs[..., 5].sum()])
+        weights = batch.block_lengths.astype(jnp.float32)
+        return jnp.stack([route_loss(opened, batch, weights)[0], logs[..., 5].sum()])
 
     gradients = jax.jit(jax.jacrev(losses))(params["router"])
     for name in ("query", "key"):

@@ -192,7 +192,7 @@ def mixture(
     seed: int | None,
     shard: tuple[int, int] = (0, 1),
     num_epochs: int | None = None,
-    transform: Callable | None = None,
+    transform: Callable | grain.transforms.Map | None = None,
     random_transform: Callable | None = None,
     num_workers: int = 0,
     dropped: dict[tuple[str, str], str] | None = None,
