@@ -219,9 +219,9 @@ def test_stale_rows_are_never_read(verifier, prompts):
 
 
 def test_order_of_the_bank_is_irrelevant(verifier, prompts):
-    """The same tokens in another order of the bank: the same positions are chosen, and the same
-    tokens drafted (one layer: in deeper ones routed tokens see those before them)."""
-    model, params = drafter_of(tiny_config(hidden=WIDTH, layers=1))
+    """The same tokens in another order of the bank: the same positions are chosen and stand in the
+    prompt's order, so that two layers draft the same tokens."""
+    model, params = drafter_of(tiny_config(hidden=WIDTH))
     drafter = RoutedDrafter(model, 4, RouterConfig(routed_tokens=4))
     prompt, sampling, limits = prompt_arrays(model.config, prompts), sampling_of(4), limits_of(4)
     bank = prompt.stream.bank
