@@ -71,15 +71,20 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "keep": 2,
     })  # fmt: skip
     if name == presets.EMBEDDED:
-        config.update({
-            "run_dir": "runs/kd", "mesh": {"data": 1, "fsdp": -1, "tensor": 1}, "max_length": 0,
-            "teacher_batch": 64,
-            "scenes": 6000, "held_out_scenes": 96, "workers": 0, "draft_length": 8, "steps": 1800,
-            "batch": 24, "accumulate": 1, "learning_rate": 2e-3, "warmup": 30,
-            "compute_dtype": "float32", "evaluate_every": 600, "checkpoint_every": 200,
-            "route_weight": 1.0,
-        })  # fmt: skip
-        config.filter.enabled = False
-        config.teacher.max_new_tokens = 96
-        config.router.update({"pooled_tokens": 9, "looks": 1})
+        _fit_to_scenes(config)
     return config
+
+
+def _fit_to_scenes(config: ml_collections.ConfigDict) -> None:
+    """The embedded pair: scenes as data, sizes for two CPU cores."""
+    config.update({
+        "run_dir": "runs/kd", "mesh": {"data": 1, "fsdp": -1, "tensor": 1}, "max_length": 0,
+        "teacher_batch": 64,
+        "scenes": 6000, "held_out_scenes": 96, "workers": 0, "draft_length": 8, "steps": 1800,
+        "batch": 24, "accumulate": 1, "learning_rate": 2e-3, "warmup": 30,
+        "compute_dtype": "float32", "evaluate_every": 600, "checkpoint_every": 200,
+        "route_weight": 1.0,
+    })  # fmt: skip
+    config.filter.enabled = False
+    config.teacher.max_new_tokens = 96
+    config.router.update({"pooled_tokens": 9, "looks": 1})
