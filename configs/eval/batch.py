@@ -9,16 +9,13 @@ Every setting is decoded for real, on `decode_scenes` pictures: a quiet machine 
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import drafters_config
+from tiger_jax.evaluation.exact_config import TIGER_AND_FULL, drafters_config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
-    variants = ({"name": "tiger", "drafter": "embedded:tiger"},
-                {"name": "full, distilled", "drafter": "run:kd_full"},
-                {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
     return drafters_config(
-        variants, decode=True, decode_batches=(1, 8, 16), scenes=30, temperatures=(0.0,),
+        TIGER_AND_FULL, decode=True, decode_batches=(1, 8, 16), scenes=30, temperatures=(0.0,),
         draft_lengths=(5,), skip_missing=True,
     )  # fmt: skip

@@ -8,13 +8,10 @@
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import drafters_config
+from tiger_jax.evaluation.exact_config import TIGER_AND_FULL, drafters_config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is not used."""
     del arg
-    variants = ({"name": "tiger", "drafter": "embedded:tiger"},
-                {"name": "full, distilled", "drafter": "run:kd_full"},
-                {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
-    return drafters_config(variants, temperatures=(0.0, 0.5, 0.7, 1.0), skip_missing=True)
+    return drafters_config(TIGER_AND_FULL, temperatures=(0.0, 0.5, 0.7, 1.0), skip_missing=True)

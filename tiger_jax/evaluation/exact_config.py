@@ -5,6 +5,14 @@ from typing import Any
 
 import ml_collections
 
+TIGER_AND_FULL = (
+    {"name": "tiger", "drafter": "embedded:tiger"},
+    {"name": "full, distilled", "drafter": "run:kd_full"},
+    {"name": "full, supervised only", "drafter": "embedded:full"},
+)
+"""The embedded TIGER drafter beside two that see all visual tokens: one distilled for as many
+steps, and the one that both began as."""
+
 
 def drafters_config(
     variants: Sequence[Mapping[str, Any]], **changes: Any
