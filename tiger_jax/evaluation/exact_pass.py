@@ -153,12 +153,10 @@ def _next_logprobs(
     temperature: Float[Array, ""],
 ) -> Float[Array, "B L"]:  # fmt: skip
     """log p_T of the token behind each packed one."""
-    table = model.encode_images(params, batch.tiles)
-    prefix = model.embed(params, batch.prefix_tokens, batch.prefix_image_rows, table)
-    words = model.embed(params, batch.tokens)
-    run = block_layout.run_packed(
-        model, params, words, batch.positions, batch.segments, prefix, batch.prefix_lengths
-    )
+    run = block_layout.run_prompts(
+        model, params, batch.tiles, batch.prefix_tokens, batch.prefix_image_rows,
+        batch.prefix_lengths, batch.text,
+    )  # fmt: skip
     logits = mask_undrawable(model.logits(params, run.hidden), drawable)
     return log_chosen(logits, jnp.pad(batch.tokens[:, 1:], ((0, 0), (0, 1))), temperature)
 

@@ -48,7 +48,8 @@ class RouterConfig:
     pooled_tokens: int = 1
     """Pooled tokens a picture in the prefix stream: a square grid of them."""
     query: str = "visual"
-    """text_only: no visual token stands in the prefix stream, so the query has seen no picture."""
+    """text_only: no visual token stands in the prefix stream; without looks the query has then seen
+    no picture."""
     looks: int = 0
     """Attention steps from the state to the whole bank before it becomes the query."""
     gate: str = "none"

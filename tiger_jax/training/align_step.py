@@ -244,16 +244,14 @@ def verify_blocks(
 ) -> Float[Array, "B M K g V"]:
     """The verifier's logits at every drafted position: one pass over prompts and responses, the
     blocks as branches that see the text up to their anchor."""
-    table = verifier.encode_images(params, batch.tiles)
-    prefix = verifier.embed(params, batch.prefix_tokens, batch.prefix_image_rows, table)
-    words = verifier.embed(params, batch.tokens)
-    run = block_layout.run_packed(
-        verifier, params, words, batch.positions, batch.segments, prefix, batch.prefix_lengths
-    )
+    run = block_layout.run_prompts(
+        verifier, params, batch.tiles, batch.prefix_tokens, batch.prefix_image_rows,
+        batch.prefix_lengths, batch.text,
+    )  # fmt: skip
     size, count, samples, length = tokens.shape
     anchors = jnp.repeat(batch.anchors, samples, axis=1)
     visible = block_layout.visible_before(
-        anchors, batch.segments, batch.prefix_lengths, prefix.shape[1], inclusive=True
+        anchors, batch.segments, batch.prefix_lengths, batch.prefix_tokens.shape[1], inclusive=True
     )
     flat = tokens.reshape(size, count * samples, length)
     places = block_layout.at_anchors(batch.positions, anchors)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.ops.kv_cache import Context
+from tiger_jax.sharding.rules import constrain
 
 
 def packed_mask(
@@ -79,6 +80,19 @@ def run_packed(
     )
     own = jax.tree.map(lambda rows: rows[:, 0], own)
     return PackedPass(hidden=hidden[:, 0], context=before + own, attention=attention[:, 0])
+
+
+def run_prompts(
+    model: VisionLanguageModel, params: Any, tiles: Float[Array, "N W W 3"],
+    prefix_tokens: Int[Array, "B P"], prefix_image_rows: Int[Array, "B P"],
+    prefix_lengths: Int[Array, "B"], text: TextRows,
+) -> PackedPass:  # fmt: skip
+    """`run_packed` of a model that reads whole prompts: pictures in their places in the prefix."""
+    table = model.encode_images(params, tiles)
+    prefix = model.embed(params, prefix_tokens, prefix_image_rows, table)
+    prefix = constrain(prefix, "batch", None, None)
+    words = constrain(model.embed(params, text.tokens), "batch", None, None)
+    return run_packed(model, params, words, text.positions, text.segments, prefix, prefix_lengths)
 
 
 def visible_before(

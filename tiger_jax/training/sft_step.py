@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.data.packing import pack_rows, take_packed
 from tiger_jax.models.interface import VisionLanguageModel
-from tiger_jax.sharding.rules import constrain
 from tiger_jax.training import block_layout
+from tiger_jax.training.block_layout import TextRows
 from tiger_jax.training.train_step import LossSums
 
 
@@ -93,13 +93,11 @@ def segment_hidden(
     model: VisionLanguageModel, params: Any, batch: PackedBatch
 ) -> Float[Array, "B L D"]:
     """Final hidden states of all packed tokens."""
-    table = model.encode_images(params, batch.tiles)
-    prefix = model.embed(params, batch.prefix_tokens, batch.prefix_image_rows, table)
-    prefix = constrain(prefix, "batch", None, None)
-    words = constrain(model.embed(params, batch.tokens), "batch", None, None)
-    return block_layout.run_packed(
-        model, params, words, batch.positions, batch.segments, prefix, batch.prefix_lengths
-    ).hidden
+    text = TextRows(batch.tokens, batch.segments, batch.positions)
+    return block_layout.run_prompts(
+        model, params, batch.tiles, batch.prefix_tokens, batch.prefix_image_rows,
+        batch.prefix_lengths, text,
+    ).hidden  # fmt: skip
 
 
 def answer_sums(

@@ -71,11 +71,8 @@ def teacher_pass(
     model: VisionLanguageModel, settings: TeacherSettings, params: Any, prefix: PrefixArrays,
     text: TextRows,
 ) -> Said:  # fmt: skip
-    table = model.encode_images(params, prefix.tiles)
-    before = model.embed(params, prefix.tokens, prefix.image_rows, table)
-    words = model.embed(params, text.tokens)
-    run = block_layout.run_packed(
-        model, params, words, text.positions, text.segments, before, prefix.lengths
+    run = block_layout.run_prompts(
+        model, params, prefix.tiles, prefix.tokens, prefix.image_rows, prefix.lengths, text
     )
     logprobs = jax.nn.log_softmax(model.logits(params, run.hidden), axis=-1)
     best, ids = lax.top_k(logprobs, min(settings.kept_tokens, logprobs.shape[-1]))
