@@ -48,7 +48,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "online_teacher": False,  # True: laws from the verifier at each step, not from the cache
         "router": {  # routing.router.RouterConfig
             "selector": "tiger", "routed_tokens": 8, "pooled_tokens": 1, "query": "visual",
-            "looks": 0, "gate": "none",
+            "looks": 0, "gate": "none", "width": 0,
         },
         "route_weight": 0.3,  # of the verifier's attention as the router's teacher
         "draft_length": 32,

@@ -25,7 +25,7 @@ ONLY_IN = {
     "orbax": {"training/checkpoint.py", "weights/orbax_io.py"},
     "tensorboardX": {"training/metric_log.py"},
     "grain": {"data/mixtures.py"},
-    "array_record": {"data/teacher_cache.py"},
+    "array_record": {"data/record_cache.py"},
     "torch": {"evaluation/peer_transformers.py"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

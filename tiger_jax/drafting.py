@@ -21,6 +21,7 @@ from tiger_jax.data.examples import DroppedExample, read_examples
 from tiger_jax.data.filters import PromptFilter
 from tiger_jax.data.json_lines import RecordError
 from tiger_jax.data.mixtures import Records
+from tiger_jax.data.record_cache import RecordCache
 from tiger_jax.data.teacher_cache import TeacherCache
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import VisionLanguageModel
@@ -85,21 +86,31 @@ class Lessons:
         return lessons
 
     def fill(self, source: Records) -> None:
-        """Let the verifier answer what is missing; a note in the cache saves looking again, unless
-        there was something to say of examples that cannot be used."""
+        """Let the verifier answer what is missing."""
+        size = self.teacher_batch
+        teacher = Teacher(self.verifier.engine, self.settings, size, max(1, size // 4))
+        self.complete(source, self.cache, partial(teacher.fill, self.cache), "answered")
+
+    def complete(self, source: Records, cache: RecordCache, fill: Callable, done: str) -> None:
+        """Fill a cache with what it lacks of a source; a note in it saves looking again, unless
+        there was something to say of examples that cannot be used.
+
+        Args:
+            fill: called with (place -> example, keys, progress).
+            done: what the verifier has done to an example then.
+        """
         digest = hashlib.sha256(repr(source).encode()).hexdigest()
-        note = self.cache.folder / f"filled-{digest[:16]}"
+        note = cache.folder / f"filled-{digest[:16]}"
         noted = note.exists()
-        self.cache.refresh()  # after the look at the note: it may be another run's
+        cache.refresh()  # after the look at the note: it may be another run's
         if noted:
             return
         print(f"looking through {len(source)} examples", file=sys.stderr)
         places, dropped = self._usable(source)
         _say_dropped(f"{len(dropped)} of {len(source)} examples cannot be used", dropped)
-        keys, size = list(places), self.teacher_batch
-        progress = _FillProgress(len(self.cache.missing(keys)))
-        teacher = Teacher(self.verifier.engine, self.settings, size, max(1, size // 4))
-        teacher.fill(self.cache, lambda i: self.ask(source[places[keys[i]]]), keys, progress)
+        keys = list(places)
+        progress = _FillProgress(len(cache.missing(keys)), done)
+        fill(lambda i: self.ask(source[places[keys[i]]]), keys, progress)
         if not dropped:
             note.touch()
 
@@ -148,12 +159,12 @@ def _say_dropped(summary: str, lines: list[str]) -> None:
 class _FillProgress:
     """Says how many answers are in, once a shard."""
 
-    def __init__(self, wanted: int) -> None:
-        self._wanted, self._done = wanted, 0
+    def __init__(self, wanted: int, verb: str) -> None:
+        self._wanted, self._done, self._verb = wanted, 0, verb
 
     def __call__(self, count: int) -> None:
         self._done += count
-        print(f"verifier answered {self._done} of {self._wanted} examples", file=sys.stderr)
+        print(f"verifier {self._verb} {self._done} of {self._wanted} examples", file=sys.stderr)
 
 
 def verifier_folder(config: Any) -> Path:
@@ -275,7 +286,9 @@ def _drafter_objective(
         if not drafter.config.routes:
             return params
         return params | {
-            "router": init_router(jax.random.fold_in(key, 1), width, drafter.config.looks)
+            "router": init_router(
+                jax.random.fold_in(key, 1), width, drafter.config.looks, inner=drafter.config.width
+            )
         }
 
     def export(params: Any, target: Path) -> None:

@@ -4,6 +4,7 @@ sft       answers to questions about scenes (the verifier, or a drafter's first 
 tower     what the cells of a picture hold (the vision tower alone)
 distill   a drafter learns the verifier's laws, its router the verifier's attention  (KD)
 align     a drafter learns to be accepted: grpo, grpo_exact or expected_acceptance   (GRPO)
+head      a draft head learns from the verifier's own states
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.sharding import rules as sharding_rules
 from tiger_jax.training import run_folder, sft_step, tower_step, train_step
 
-OBJECTIVES = ("sft", "tower", "distill", "align")
+OBJECTIVES = ("sft", "tower", "distill", "align", "head")
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
@@ -48,6 +49,10 @@ class Objective:
     where samples come first."""
     init_from: str = ""
     """Folder of the first weights where the config names none; "" = random ones."""
+    read_params: Callable[[str, Any], Any] = run_folder.initial_params
+    """(folder, fresh parameters) -> those of the folder in their place."""
+    complete: Callable[[Any], Any] = lambda batch: batch
+    """Adds what is on the devices already to a placed batch."""
     held_out_loss: train_step.LossFunction | None = None
     """What is evaluated on held-out batches; None: the loss itself."""
 

@@ -24,21 +24,29 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.records import Request
 from tiger_jax.data.visual_stream import batch_streams
+from tiger_jax.decoding.drafters.medusa import MedusaDrafter
 from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
+from tiger_jax.decoding.drafters.tree import DynamicTree
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
 from tiger_jax.errors import UserError
+from tiger_jax.head_loading import load_head
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.interface import build_model
 from tiger_jax.routing.bank import Stream, make_stream
 from tiger_jax.routing.router import LEARNED, SELECTORS, RouterConfig
+from tiger_jax.weights.head_io import is_head
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.original_config import read_config
 from tiger_jax.weights.router_io import WEIGHTS_FILE, read_router
 
 ASSETS = Path(__file__).parent / "assets"
 TINY_LLAVA = ASSETS / "tiny_llava"
+VLM = "vlm"
+HEADS = ("tiger_head", "eagle2", "eagle3", "vispec", "medusa")
+KINDS = (VLM, *HEADS)
+"""Drafters of the embedded verifier."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,16 +74,21 @@ class Pipeline:
     config: LlavaNextConfig
     processor: Processor
     engine: Engine
+    kind: str | None = None
+    """Method of the drafter: vlm, or that of a head; None without one."""
 
     @classmethod
     def load(
         cls, verifier: str | Path, drafter: str | Path | None = None, *,
         draft_length: int = 5, confidence: float = 0.0, dtype: DTypeLike = jnp.float32,
         selector: str | None = None, routed_tokens: int | None = None,
+        tree: DynamicTree | None = None,
     ) -> "Pipeline":  # fmt: skip
         """Read a verifier and, if given, a drafter from their folders.
 
         Args:
+            drafter: of a small model of the verifier's family, or of a head.
+            tree: what a head drafts instead of a chain.
             selector: how the drafter sees pictures; as its folder says, or full, by default.
             routed_tokens: visual tokens a round; as the folder says, or 8, by default.
 
@@ -96,6 +109,15 @@ class Pipeline:
         pipeline = cls(config=config, processor=processor, engine=engine)
         if drafter is None:
             return pipeline
+        if is_head(drafter):
+            method, chosen, params = load_head(
+                drafter, engine.model, engine.params, draft_length=draft_length,
+                confidence=confidence, tree=tree, selector=selector, routed_tokens=routed_tokens,
+            )  # fmt: skip
+            engine = dataclasses.replace(engine, drafter=chosen, drafter_params=params)
+            return dataclasses.replace(pipeline, engine=engine, kind=method)
+        if tree is not None:
+            raise UserError(f"draft tree: expected a head as drafter, got {drafter}")
         small = read_config(drafter)
         check_pair(config, small, processor, Processor.from_folder(drafter, small))
         model = build_model(small, dtype)
@@ -107,27 +129,42 @@ class Pipeline:
             chosen = RoutedDrafter(model, draft_length, router, confidence)
             params |= {"router": found[1]} if found else {}
         engine = dataclasses.replace(engine, drafter=chosen, drafter_params=params)
-        return dataclasses.replace(pipeline, engine=engine)
+        return dataclasses.replace(pipeline, engine=engine, kind=VLM)
 
     def with_draft_length(self, draft_length: int) -> "Pipeline":
-        """The same pair with another draft length; 0 is plain decoding."""
-        if draft_length == 0 or self.engine.drafter is None:
-            engine = self.engine.plain()
-        else:
-            drafter = dataclasses.replace(self.engine.drafter, draft_length=draft_length)
-            engine = dataclasses.replace(self.engine, drafter=drafter)
+        """The same pair with another draft length; 0 is plain decoding. A tree has its own depth,
+        and a Medusa head drafts no more than it has blocks."""
+        drafter = self.engine.drafter
+        if draft_length == 0 or drafter is None:
+            return self.plain()
+        if isinstance(drafter, MedusaDrafter):
+            draft_length = min(draft_length, drafter.head.config.medusa_heads)
+        return self._with_drafter(dataclasses.replace(drafter, draft_length=draft_length))
+
+    def with_tree(self, tree: DynamicTree | None) -> "Pipeline":
+        """The same head with another tree, of a Medusa head no deeper than it has blocks; None
+        drafts chains."""
+        drafter = self.engine.drafter
+        if tree is not None and isinstance(drafter, MedusaDrafter):
+            deepest = drafter.head.config.medusa_heads - 1
+            tree = dataclasses.replace(tree, depth=min(tree.depth, deepest))
+        return self._with_drafter(dataclasses.replace(drafter, tree=tree))
+
+    def _with_drafter(self, drafter: Drafter) -> "Pipeline":
+        engine = dataclasses.replace(self.engine, drafter=drafter)
         return dataclasses.replace(self, engine=engine)
 
     @property
     def router(self) -> RouterConfig | None:
-        """How the drafter sees pictures; None without a drafter."""
-        if self.engine.drafter is None:
-            return None
-        return getattr(self.engine.drafter, "router", RouterConfig("full"))
+        """How the drafter sees pictures; None without a drafter, and for a head that does not
+        route."""
+        if isinstance(self.engine.drafter, VLMDrafter):
+            return RouterConfig("full")
+        return getattr(self.engine.drafter, "router", None)
 
     def plain(self) -> "Pipeline":
         """The verifier alone."""
-        return dataclasses.replace(self, engine=self.engine.plain())
+        return dataclasses.replace(self, engine=self.engine.plain(), kind=None)
 
     def prepare(self, request: Request, defaults: Options) -> Prepared:
         """Read a request's pictures, render and tokenise its prompt.
@@ -172,11 +209,12 @@ class Pipeline:
         )
 
     def _stream(self, rows: Sequence[PromptInputs]) -> Stream | None:
-        """The prompts as a routed drafter reads them; None if there is no such drafter."""
-        router = self.router
-        if router is None or not router.routes:
+        """The prompts as a drafter with a stream reads them; None if there is no such drafter."""
+        needs = getattr(self.engine.drafter, "stream_needs", None)
+        if needs is None:
             return None
-        batch = batch_streams(rows, self.config, router.pooled_tokens, router.stream_query)
+        query, pooled_tokens = needs
+        batch = batch_streams(rows, self.config, pooled_tokens, query)
         return make_stream({name: jnp.asarray(value) for name, value in batch._asdict().items()})
 
     def run(
@@ -188,8 +226,13 @@ class Pipeline:
         return self.engine.run(arrays, [p.options for p in prepared], update)
 
 
-def embedded_drafter(selector: str | None = None) -> Path:
-    """The drafter of the embedded pair: trained to see all visual tokens, or a few routed ones."""
+def embedded_drafter(selector: str | None = None, kind: str = VLM) -> Path:
+    """A drafter of the embedded verifier: one of the heads, or a small model that was trained to
+    see all visual tokens, or a few routed ones. Raises UserError for an unknown kind."""
+    if kind in HEADS:
+        return TINY_LLAVA / "heads" / kind
+    if kind != VLM:
+        raise UserError(f"drafter kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     return TINY_LLAVA / ("drafter" if selector == "full" else "tiger_drafter")
 
 

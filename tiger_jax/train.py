@@ -3,6 +3,7 @@
 configs/
     kd.py      a drafter learns to draft from a few routed visual tokens  (knowledge distillation)
     grpo.py    it learns to be accepted                                   (acceptance alignment)
+    head.py    a draft head on the verifier's own states: tiger_head, eagle2, eagle3, vispec, medusa
     sft.py     answers about scenes: the embedded verifier, or a drafter's first weights
     tower.py   what a picture holds: the vision tower that sft.py starts with
 
@@ -22,7 +23,7 @@ import jax
 import ml_collections
 from absl import flags, logging
 
-from tiger_jax import command_line, drafting, objectives, runtime
+from tiger_jax import command_line, drafting, head_methods, head_training, objectives, runtime
 from tiger_jax.data import scene_folder
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
@@ -42,6 +43,7 @@ MAKERS = {
     "tower": objectives.tower_objective,
     "distill": drafting.distill_objective,
     "align": drafting.align_objective,
+    "head": head_training.head_objective,
 }
 
 
@@ -52,6 +54,8 @@ def train(config: ml_collections.ConfigDict) -> int:
         UserError: anything in the config that cannot be, before the first step.
         NonFiniteLoss: the run diverged; its newest checkpoint is from before.
     """
+    if config.objective == "head":
+        head_methods.resolve(config)
     _check_config(config)
     mesh = meshes.make_mesh(config.mesh.to_dict())
     parts = sharding_rules.batch_parts(mesh)
@@ -117,7 +121,7 @@ def _fresh_state(config, mesh, transform, objective: Objective) -> train_state.T
 def _initial_params(config, objective: Objective, params: Any) -> Any:
     """The weights that a run starts from, in the place of those of `params`."""
     if start := config.init_from or objective.init_from:
-        params = run_folder.initial_params(start, params)
+        params = objective.read_params(start, params)
     if config.tower_from:
         params = run_folder.initial_params(config.tower_from, params, ("vision_tower/",))
     return params
@@ -126,7 +130,11 @@ def _initial_params(config, objective: Objective, params: Any) -> Any:
 def _placer(mesh, objective: Objective) -> Callable[[Any], Any]:
     """Pack a host batch and put it on the mesh, split by pictures."""
     sharding = sharding_rules.batch_sharding(mesh)
-    return lambda batch: jax.device_put(objective.to_batch(batch), sharding)
+
+    def place(batch: Any) -> Any:
+        return objective.complete(jax.device_put(objective.to_batch(batch), sharding))
+
+    return place
 
 
 def _evaluator(config, objective: Objective, place) -> Callable | None:
@@ -170,8 +178,10 @@ def _check_config(config) -> None:
         if config[name] < 1:
             raise UserError(f"{name}: expected at least 1, got {config[name]}")
     objectives.check_scenes(config)
-    if config.objective in ("distill", "align"):
+    if config.objective in ("distill", "align", "head"):
         drafting.check_settings(config)
+    if config.objective == "head":
+        head_training.check_head(config)
     if jax.process_count() > 1:
         raise UserError(f"train: expected one process, got {jax.process_count()}")
 

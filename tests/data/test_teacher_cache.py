@@ -7,7 +7,6 @@ import pickle
 import numpy as np
 import pytest
 
-from tiger_jax.data import teacher_cache
 from tiger_jax.data.teacher_cache import TeacherCache, TeacherRecord
 from tiger_jax.errors import UserError
 
@@ -61,6 +60,7 @@ def test_missing_keys_in_their_order(cache):
     assert "b" in cache
     assert "z" not in cache
     assert cache.missing(["z", "c", "a", "y"]) == [0, 3]
+    assert sorted(cache.keys()) == ["a", "b", "c"]
     with pytest.raises(KeyError, match="z"):
         cache["z"]
 
@@ -109,11 +109,11 @@ def test_shards_of_early_runs(cache, tmp_path):
         check(TeacherCache(tmp_path, SETTINGS)[key], record(seed))
 
 
-def test_records_without_a_key_are_taken():
+def test_records_without_a_key_are_taken(cache):
     arrays = record(4)._asdict()
     file = io.BytesIO()
     np.savez(file, **arrays)
-    key, got = teacher_cache._unpack(file.getvalue())
+    key, got = cache._unpack(file.getvalue())
     assert key is None
     check(got, record(4))
 

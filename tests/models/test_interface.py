@@ -127,7 +127,7 @@ def test_packed_texts_equal_whole_sequences(tiny, full_pass):
     def packed(tails, prefix):
         before = jnp.broadcast_to(jnp.arange(7, dtype=jnp.int32)[None], prefix.shape)
         causal = jnp.tril(jnp.ones((7, 7), bool))[None]
-        _, context = model.context(params, model.embed(params, prefix), before, causal)
+        _, context, _ = model.context(params, model.embed(params, prefix), before, causal)
         x = model.embed(params, tails)[:, None]
         return model.branch(
             params, x, positions[:, None], context, mask[..., :7], mask[..., 7:]

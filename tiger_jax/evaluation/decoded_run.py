@@ -6,19 +6,20 @@ is decoded plainly and speculatively, one after the other, so that drift hits bo
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tiger_jax.data.records import Request
 from tiger_jax.decoding import costs, statistics
 from tiger_jax.decoding.engine import Options
-from tiger_jax.evaluation.comparison import Rounds, paired_difference, ratio
+from tiger_jax.evaluation.comparison import Estimate, Rounds, paired_difference, ratio
 from tiger_jax.evaluation.exact_acceptance import ExactRounds
 from tiger_jax.evaluation.held_out import HeldOut
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.evaluation.scene_run import timed
-from tiger_jax.pipeline import Pipeline, Prepared, batches
+from tiger_jax.head_loading import CHAIN, parse_tree
+from tiger_jax.pipeline import VLM, Pipeline, Prepared, batches
 
 AGREE_ERRORS = 3.0
 """Standard errors of the paired difference within which counted and exact A agree above T = 0."""
@@ -43,20 +44,21 @@ def decode(
     config: Any, pair: Pipeline, held_out: HeldOut,
     exact: Mapping[tuple[float, int], ExactRounds],
 ) -> list[dict]:  # fmt: skip
-    """A row for every temperature, g and batch size of the config."""
+    """A row for every temperature, batch size, and draft (chains of g tokens, and for heads trees)
+    of the config."""
     asked = [
         number for number, (picture, _, kind) in enumerate(held_out.prompts)
         if picture < config.decode_scenes and kind in config.kinds
     ]  # fmt: skip
     settings = [
-        (float(t), g, size)
+        (float(t), draft, size)
         for t in config.temperatures
-        for g in config.decode_draft_lengths or config.draft_lengths
+        for draft in drafts(config, pair)
         for size in config.decode_batches
     ]  # fmt: skip
     counter, rows = Counter(len(settings) * len(asked), "prompts decoded"), []
-    for temperature, g, size in settings:
-        own = pair.with_draft_length(g)
+    for temperature, draft, size in settings:
+        own = draft.of(pair)
         prepared = _prepare(config, held_out, asked, temperature)
         groups = _groups(held_out, asked, prepared, size)
         found = Decoded()
@@ -68,25 +70,54 @@ def decode(
             own.engine, own.arrays([p.inputs for p in first], size), [p.options for p in first]
         )
         pictures = [held_out.prompts[i][0] for i in found.accepted]
+        spec = own.engine.drafter.spec
         rows.append(
-            {"T": temperature, "g": g, "batch": size}
-            | summarise(found, exact[temperature, g], pictures, cost, greedy=temperature == 0)
-        )
+            {"T": temperature, "g": spec.depth, "tree": draft.tree or CHAIN, "nodes": spec.nodes,
+             "batch": size}
+            | summarise(found, None if draft.tree else exact[temperature, draft.length], pictures,
+                        cost, greedy=temperature == 0)
+        )  # fmt: skip
     return rows
 
 
+class Draft(NamedTuple):
+    """What is drafted in a round."""
+
+    length: int
+    """Of a chain."""
+    tree: str
+    """As head_loading.parse_tree reads it; "" = a chain."""
+
+    def of(self, pair: Pipeline) -> Pipeline:
+        """The pair that drafts so."""
+        if self.tree:
+            return pair.with_tree(parse_tree(self.tree))
+        return pair.with_draft_length(self.length)
+
+
+def drafts(config: Any, pair: Pipeline) -> list[Draft]:
+    """The chains, and for a head the trees, that a config asks for."""
+    lengths = config.decode_draft_lengths or config.draft_lengths
+    trees = () if pair.kind == VLM else config.decode_trees
+    return [*(Draft(g, "") for g in lengths), *(Draft(0, tree) for tree in trees)]
+
+
 def summarise(
-    found: Decoded, exact: ExactRounds, pictures: Sequence[int], cost: costs.Costs, greedy: bool
-) -> dict:
-    """The numbers of one row; exact A is that of the same prompts."""
+    found: Decoded, exact: ExactRounds | None, pictures: Sequence[int], cost: costs.Costs,
+    greedy: bool,
+) -> dict:  # fmt: skip
+    """The numbers of one row; exact A is that of the same prompts, where there is one."""
     chosen = np.array(list(found.accepted))
     counted = Rounds(
         np.array([sum(a) for a in found.accepted.values()]),
         np.array([len(a) for a in found.accepted.values()]),
     )
-    expected = Rounds(exact.expected_accepted[chosen], exact.expected_rounds[chosen])
-    own, exactly = ratio(*counted, pictures), ratio(*expected, pictures)
-    difference = paired_difference(counted, expected, pictures)
+    own = ratio(*counted, pictures)
+    exactly = difference = Estimate(None, None)
+    if exact is not None:
+        expected = Rounds(exact.expected_accepted[chosen], exact.expected_rounds[chosen])
+        exactly = ratio(*expected, pictures)
+        difference = paired_difference(counted, expected, pictures)
     pool = statistics.pool(found.accepted.values(), found.tokens)
     predicted = None
     if pool.tau is not None:
@@ -99,7 +130,7 @@ def summarise(
         "exact_A": exactly.value, "exact_difference": difference.value,
         "exact_difference_error": difference.error, "agrees": _agrees(*difference, greedy),
         **{
-            f"p_ge_{n}": pool.share_at_least(n) if n <= exact.p_at_least.shape[1] else None
+            f"p_ge_{n}": pool.share_at_least(n) if n <= cost.draft_length else None
             for n in (2, 4, 8)
         },
         "rounds": pool.rounds, "tokens": pool.tokens, "c": cost.c, "c_route": cost.c_route,

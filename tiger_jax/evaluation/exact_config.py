@@ -50,6 +50,7 @@ def drafters_config(
         "decode_scenes": 30,  # of the pictures, for that
         "decode_draft_lengths": (),  # some of draft_lengths; () = all of them
         "decode_batches": (16,),  # prompts decoded together
+        "decode_trees": (),  # of heads, beside chains: "NODES,DEPTH,WIDTH"
         "seed": 0,  # of the pictures, and of drawing above temperature 0
         "plot": "",  # a PNG of A by k: the first routed drafter, and a full one
         "report": "",  # a JSON file for everything that was counted

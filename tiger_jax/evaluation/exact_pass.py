@@ -22,6 +22,8 @@ from tiger_jax.data.batches import PromptInputs
 from tiger_jax.data.draft_batches import PackDrafts, TaughtExample, every_block
 from tiger_jax.data.draft_examples import DraftExample
 from tiger_jax.data.teacher_cache import TeacherRecord
+from tiger_jax.decoding.drafters.head import HeadDrafter
+from tiger_jax.decoding.drafters.medusa import MedusaDrafter
 from tiger_jax.decoding.drafters.protocol import PromptArrays
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.decoding.engine import Engine
@@ -32,6 +34,8 @@ from tiger_jax.routing.router import LOOK_ONCE
 from tiger_jax.training import block_layout
 from tiger_jax.training.draft_batch import DraftBatch, draft_batch
 from tiger_jax.training.draft_blocks import BlockDrafter
+from tiger_jax.training.head_blocks import BlockHead
+from tiger_jax.training.head_features import FeatureSettings, with_features
 
 TEXT_MULTIPLE, BLOCK_MULTIPLE = 64, 32
 """Widths are rounded up to these: a few programs a drafter, however the answers differ."""
@@ -102,8 +106,10 @@ def draft_chances(
         seed: of the selector `random`.
         oracle: route by the verifier's own attention instead of the router.
     """
-    router, engine = pair.router, pair.engine
-    model, params = engine.drafter.model, engine.drafter_params
+    engine = pair.engine
+    if isinstance(engine.drafter, HeadDrafter | MedusaDrafter):
+        return _head_chances(engine, items, temperature, draft_length, batch_size, seed, progress)
+    router, model, params = pair.router, engine.drafter.model, engine.drafter_params
     looks = router.selector in LOOK_ONCE
     # Such scores may depend on the question, so that each is a row of its own.
     rows = [part for item in items for part in _questions(item)] if looks else list(items)
@@ -140,7 +146,56 @@ def _chances(
     if scores is not None:
         scores = jnp.broadcast_to(scores, (*batch.anchors.shape, scores.shape[-1]))
     opened = drafter.open(params, batch.stream, batch.tiles, batch.text, batch.anchors, key, scores)
-    logits = mask_undrawable(drafter.logits(params, opened, batch.block_tokens), drawable)
+    logits = drafter.logits(params, opened, batch.block_tokens)
+    return _accepted(logits, batch, drawable, temperature)
+
+
+def _head_chances(
+    engine: Engine, items: Sequence[Spoken], temperature: float, draft_length: int,
+    batch_size: int, seed: int, progress: Progress,
+) -> list[Float[np.ndarray, "n g"]]:  # fmt: skip
+    """`draft_chances` of a head, which reads the verifier's own states."""
+    drafter, model = engine.drafter, engine.model
+    length = draft_length
+    if isinstance(drafter, MedusaDrafter):
+        block, length = BlockHead(drafter.head), min(length, drafter.head.config.medusa_heads)
+    else:
+        block = BlockHead(drafter.head, drafter.router, drafter.route_query, drafter.route_every)
+    pack = PackDrafts(model.config, length, 1, "full", TEXT_MULTIPLE, BLOCK_MULTIPLE)
+    chances: list[list[np.ndarray]] = [[] for _ in items]
+    for number, (members, batch) in enumerate(_batches(pack, items, batch_size, model)):
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        found = np.asarray(
+            _block_chances(block, model, engine.params, engine.drafter_params, batch,
+                           jnp.asarray(engine.drawable), jnp.float32(temperature), key)
+        )  # fmt: skip
+        # Blocks of a Medusa head end early: nothing behind them is accepted.
+        found = np.pad(found, ((0, 0), (0, 0), (0, draft_length - length)))
+        for row, item in enumerate(members):
+            chances[item] = _by_response(found[row], items[item].record.lengths.tolist())
+        progress(sum(len(items[item].record.lengths) for item in members))
+    return [response for item in chances for response in item]
+
+
+@partial(jax.jit, static_argnames=("block", "model"))
+def _block_chances(
+    block: BlockHead, model: VisionLanguageModel, params: Any, drafter_params: Any,
+    batch: DraftBatch, drawable: Bool[Array, "V"], temperature: Float[Array, ""],
+    key: Key[Array, ""],
+) -> Float[Array, "B M g"]:  # fmt: skip
+    settings = FeatureSettings(block.head.config.taps)
+    told = with_features(model, settings, params, batch, drafter_params["shared"])
+    unrolled = block.unroll(drafter_params["head"], told, key)
+    logits = block.logits(drafter_params["head"], told, unrolled)
+    return _accepted(logits, batch, drawable, temperature)
+
+
+def _accepted(
+    logits: Float[Array, "B M g V"], batch: DraftBatch, drawable: Bool[Array, "V"],
+    temperature: Float[Array, ""],
+) -> Float[Array, "B M g"]:  # fmt: skip
+    """The chance of each draft, once those before it are accepted."""
+    logits = mask_undrawable(logits, drawable)
     agrees = jnp.argmax(logits, axis=-1) == batch.block_tokens
     log_q = log_chosen(logits, batch.block_tokens, jnp.where(temperature > 0, temperature, 1.0))
     chances = jnp.exp(jnp.minimum(log_q - batch.block_logprobs, 0.0))

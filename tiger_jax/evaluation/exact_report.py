@@ -15,8 +15,9 @@ from tiger_jax.evaluation.variants import Variant
 LEVELS = (2, 4, 8)
 IDENTITY = ("variant", "selector", "k", "pooled", "T", "g")
 DECODED_HEADER = (
-    *IDENTITY, "batch", "prompts", "A", "exact A", "agree", "tau", "rounds", "tokens", "c",
-    "c_route", "v", "predicted S", "measured S", "with prefill", "identical to plain",
+    *IDENTITY, "tree", "nodes", "batch", "prompts", "A", "exact A", "agree", "tau", "rounds",
+    "tokens", "c", "c_route", "v", "predicted S", "measured S", "with prefill",
+    "identical to plain",
 )  # fmt: skip
 
 
@@ -68,8 +69,9 @@ def identity(variant: Variant, verifier: Path) -> dict:
     trained = variant.trained
     return {
         "variant": variant.name, "drafter": str(variant.folder), "verifier": str(verifier),
-        "selector": variant.router.selector, "k": variant.routed, "pooled": variant.pooled,
-        "query": variant.router.query if variant.router.routes else None,
+        "kind": variant.kind, "parameters": variant.parameters,
+        "selector": variant.sees, "k": variant.routed, "pooled": variant.pooled,
+        "query": variant.router.query if variant.routes else None,
         "trained_k": trained.routed_tokens if trained and trained.routes else None,
     }  # fmt: skip
 
@@ -169,7 +171,8 @@ def _exact_cells(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> lis
 
 def _decoded_cells(row: Mapping[str, Any]) -> list[str]:
     return [
-        *_identity_cells(row), str(row["batch"]), str(row["prompts"]),
+        *_identity_cells(row), row["tree"], str(row["nodes"]), str(row["batch"]),
+        str(row["prompts"]),
         with_error(row["A"], row["A_error"], ".3f"), number(row["exact_A"], ".3f"),
         yes_no(row["agrees"]), number(row["tau"], ".3f"), str(row["rounds"]), str(row["tokens"]),
         number(row["c"], ".3f"), number(row["c_route"], ".3f"), number(row["v"], ".2f"),
@@ -179,7 +182,7 @@ def _decoded_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _identity_cells(row: Mapping[str, Any]) -> list[str]:
-    k = "all" if row["k"] is None else str(row["k"])
+    k = {"full": "all", "none": "0", "resampler": MISSING}.get(row["selector"], str(row["k"]))
     pooled = MISSING if row["pooled"] is None else str(row["pooled"])
     return [
         row["variant"], row["selector"], k, pooled, f"{row['T']:g}",

@@ -26,6 +26,7 @@ from tiger_jax.evaluation.exact_acceptance import (
 from tiger_jax.evaluation.exact_pass import Spoken
 from tiger_jax.evaluation.held_out import HeldOut, ask
 from tiger_jax.evaluation.progress import Counter
+from tiger_jax.head_loading import parse_tree
 from tiger_jax.pipeline import TINY_LLAVA, Pipeline
 
 
@@ -77,6 +78,8 @@ def check(config: Any) -> None:
             raise UserError(f"{name}: expected at least one, got none")
     for temperature in config.temperatures:
         Options(temperature=temperature)
+    for tree in config.decode_trees:
+        parse_tree(tree)
     for name in ("draft_lengths", "decode_batches"):
         if min(config[name]) < 1:
             raise UserError(f"{name}: expected at least 1, got {min(config[name])}")

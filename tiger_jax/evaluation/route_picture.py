@@ -43,7 +43,7 @@ def evaluate(config: Any) -> tuple[dict, str]:
         config.drafter or TINY_LLAVA / "tiger_drafter", draft_length=config.draft_length,
         dtype=dtype, selector=config.selector or None,
     )  # fmt: skip
-    if not pipeline.router.routes:
+    if pipeline.router is None or not pipeline.router.routes:
         raise UserError(f"drafter: expected one that routes, got selector {config.selector!r}")
     path = config.image or str(TINY_LLAVA / "demo.png")
     request = Request(id="1", prompt=config.prompt, images=(path,))

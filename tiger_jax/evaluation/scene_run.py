@@ -68,7 +68,7 @@ class Decoders:
     pair: Pipeline
     plain: Pipeline
     drafter: Pipeline | None
-    """None without a drafter, and for one that routes: alone it would run as it never learned."""
+    """None without a drafter, and for one that cannot answer alone: a head, or one that routes."""
 
     @property
     def speculative(self) -> bool:
@@ -88,7 +88,8 @@ class Decoders:
             verifier, drafter, draft_length=config.draft_length,
             confidence=config.draft_confidence, dtype=dtype,
         )  # fmt: skip
-        alone = None if pair.router.routes else Pipeline.load(drafter, dtype=dtype)
+        sees_all = pair.router is not None and not pair.router.routes
+        alone = Pipeline.load(drafter, dtype=dtype) if sees_all else None
         return cls(pair, pair.plain(), alone)
 
 

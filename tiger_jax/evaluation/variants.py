@@ -4,10 +4,11 @@ A variant in a config is a dict:
 
     {"name": "k = 4", "drafter": "embedded:tiger", "selector": "", "routed_tokens": 4}
 
-`drafter` is embedded:tiger or embedded:full (the package's own), run:NAME (what the training run
-NAME exported, RUNS/NAME/export), or any other folder. selector "" and routed_tokens 0, which may be
-left out, mean what the folder says. "oracle": True routes by the verifier's own attention on the
-text to come, which only an exact evaluation can know: what a perfect router would give.
+`drafter` is embedded:tiger, embedded:full or, of a head, embedded:METHOD (the package's own),
+run:NAME (what the training run NAME exported, RUNS/NAME/export), or any other folder. selector ""
+and routed_tokens 0, which may be left out, mean what the folder says. "oracle": True routes by the
+verifier's own attention on the text to come, which only an exact evaluation can know: what a
+perfect router would give.
 """
 
 import dataclasses
@@ -15,14 +16,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.typing import DTypeLike
 
 from tiger_jax.errors import UserError
-from tiger_jax.pipeline import Pipeline, choose_router, embedded_drafter
+from tiger_jax.head_loading import choose_head_router
+from tiger_jax.pipeline import HEADS, VLM, Pipeline, choose_router, embedded_drafter
 from tiger_jax.routing.router import RouterConfig
+from tiger_jax.weights.head_io import read_head
 from tiger_jax.weights.router_io import read_router
 
-EMBEDDED = {"embedded:tiger": embedded_drafter(), "embedded:full": embedded_drafter("full")}
+EMBEDDED = {
+    "embedded:tiger": embedded_drafter(), "embedded:full": embedded_drafter("full"),
+    **{f"embedded:{kind}": embedded_drafter(kind=kind) for kind in HEADS},
+}  # fmt: skip
 RUN = "run:"
 _DEFAULTS = {"selector": "", "routed_tokens": 0, "oracle": False}
 _FIELDS = ("name", "drafter", *_DEFAULTS)
@@ -37,10 +44,16 @@ class Variant:
     selector: str | None
     """As asked for; None: as the folder says."""
     routed_tokens: int | None
-    router: RouterConfig
-    """What it is run with."""
+    router: RouterConfig | None
+    """What it is run with; None for a head that does not route."""
     trained: RouterConfig | None
     """What its folder says; None for a folder without a router."""
+    kind: str = VLM
+    """vlm, or the method of a head."""
+    visual: str = ""
+    """What a head sees of the pictures; "" = as the router says."""
+    parameters: int | None = None
+    """Trained ones of a head."""
     oracle: bool = False
     """Routed by the verifier's attention instead."""
 
@@ -53,13 +66,23 @@ class Variant:
 
     @property
     def routed(self) -> int | None:
-        """k; None for the selector `full`."""
-        return self.router.routed_tokens if self.router.routes else None
+        """k; None where nothing is routed."""
+        return self.router.routed_tokens if self.routes else None
+
+    @property
+    def routes(self) -> bool:
+        """Whether it sees a few tokens that a router chose."""
+        return self.router is not None and self.router.routes
+
+    @property
+    def sees(self) -> str:
+        """How it sees pictures, in one word."""
+        return self.visual if not self.routes and self.visual else self.router.selector
 
     @property
     def pooled(self) -> int | None:
-        """Pooled tokens a picture in the stream; None for the selector `full`."""
-        return self.router.pooled_tokens if self.router.routes else None
+        """Pooled tokens a picture in the stream; None where there are none."""
+        return self.router.pooled_tokens if self.routes and self.kind == VLM else None
 
 
 def find(
@@ -120,6 +143,14 @@ def _variant(fields: Mapping[str, Any], path: Path) -> Variant:
         raise UserError(f"variant {fields['name']}: expected a drafter's folder, got {path}")
     selector, routed_tokens = fields["selector"] or None, fields["routed_tokens"] or None
     try:
+        head = read_head(path)
+        if head is not None:
+            return Variant(
+                fields["name"], path, selector, routed_tokens,
+                choose_head_router(head, selector, routed_tokens), head.router,
+                kind=head.method, visual=head.config.visual,
+                parameters=sum(leaf.size for leaf in jax.tree.leaves(head.params)),
+            )  # fmt: skip
         kept = read_router(path)
         trained = kept and kept[0]
         router = choose_router(trained, selector, routed_tokens)

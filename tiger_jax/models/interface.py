@@ -109,22 +109,25 @@ class VisionLanguageModel:
 
     def context(
         self, params: Params, x: Float[Array, "B L D"], positions: Int[Array, "B L"],
-        mask: Bool[Array, "#B L L"],
-    ) -> tuple[Float[Array, "B L D"], Context]:  # fmt: skip
-        """Training pass of a text that others continue: hidden states, keys and values."""
-        return self._text(params, "context", x, positions, mask)
+        mask: Bool[Array, "#B L L"], taps: tuple[int, ...] = (),
+    ) -> tuple[Float[Array, "B L D"], Context, Float[Array, "B L F"]]:  # fmt: skip
+        """Training pass of a text that others continue: hidden states, keys and values, and the
+        hidden states at `taps`."""
+        return self._text(params, "context", x, positions, mask, taps)
 
     def branch(
         self, params: Params, x: Float[Array, "B M T D"], positions: Int[Array, "B M T"],
         context: Context, context_mask: Bool[Array, "B M #T S"],
         own_mask: Bool[Array, "#B #M T U"], own: Context | None = None,
-        start: Int[Array, ""] | int = 0,
-    ) -> tuple[Float[Array, "B M T D"], Context, Float[Array, "B M T S"]]:  # fmt: skip
-        """M short texts that continue one context: hidden states, their keys and values, and how
-        much each token looks at the context. With `own` the T tokens are written into it at `start`
-        (TextDecoder.branch)."""
+        start: Int[Array, ""] | int = 0, taps: tuple[int, ...] = (),
+    ) -> tuple[
+        Float[Array, "B M T D"], Context, Float[Array, "B M T S"], Float[Array, "B M T F"]
+    ]:  # fmt: skip
+        """M short texts that continue one context: hidden states, their keys and values, how much
+        each token looks at the context, and the hidden states at `taps`. With `own` the T tokens
+        are written into it at `start` (TextDecoder.branch)."""
         return self._text(
-            params, "branch", x, positions, context, context_mask, own_mask, own, start
+            params, "branch", x, positions, context, context_mask, own_mask, own, start, taps
         )
 
     def attention_weights(

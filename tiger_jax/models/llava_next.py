@@ -87,5 +87,5 @@ class LlavaNext(nn.Module):
         tokens = jnp.zeros((1, 1), jnp.int32)
         words = self.language_model.embed_tokens(tokens)
         everything = jnp.ones((1, 1, 1), bool)
-        hidden, _ = self.language_model.context(words, tokens, everything)
+        hidden, _, _ = self.language_model.context(words, tokens, everything)
         self.language_model.logits(hidden)

@@ -150,9 +150,11 @@ class TextDecoder(nn.Module):
         return hidden, _gather_layers(KVCache, stored), tapped
 
     def context(
-        self, x: Float[Array, "B L D"], positions: Int[Array, "B L"], mask: Bool[Array, "#B L L"]
-    ) -> tuple[Float[Array, "B L D"], Context]:
-        """Training pass of a text that others continue: hidden states, keys and values.
+        self, x: Float[Array, "B L D"], positions: Int[Array, "B L"], mask: Bool[Array, "#B L L"],
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Float[Array, "B L D"], Context, Float[Array, "B L F"]]:  # fmt: skip
+        """Training pass of a text that others continue: hidden states, keys and values, and the
+        hidden states at `taps`.
 
         Between the attentions all tokens of the batch form one row [1, B * L, D]: the gradient of a
         kernel is then a plain matrix product instead of one that sums over two axes.
@@ -164,19 +166,22 @@ class TextDecoder(nn.Module):
             return attend_dense(queries, keys, values, mask)
 
         stored: list[tuple[Array, Array]] = []
-        hidden = self._run_flat(x, positions, attention)
-        return hidden, _gather_layers(Context, stored)
+        hidden, tapped = self._run_flat(x, positions, attention, taps)
+        return hidden, _gather_layers(Context, stored), tapped
 
     def branch(
         self, x: Float[Array, "B M T D"], positions: Int[Array, "B M T"], context: Context,
         context_mask: Bool[Array, "B M #T S"], own_mask: Bool[Array, "#B #M T U"],
-        own: Context | None = None, start: Int[Array, ""] | int = 0,
-    ) -> tuple[Float[Array, "B M T D"], Context, Float[Array, "B M T S"]]:  # fmt: skip
+        own: Context | None = None, start: Int[Array, ""] | int = 0, taps: tuple[int, ...] = (),
+    ) -> tuple[
+        Float[Array, "B M T D"], Context, Float[Array, "B M T S"], Float[Array, "B M T F"]
+    ]:  # fmt: skip
         """M short texts that continue one context, each seeing a part of it and itself.
 
         With `own`, keys and values of U rows a branch, the T new tokens are written at `start` and
         see those before them: drafting step by step. Returns hidden states, the branches' keys and
-        values, and how much each token looks at the context (mean over heads and layers).
+        values, how much each token looks at the context (mean over heads and layers), and the
+        hidden states at `taps`.
         """
         shape = x.shape[:3]
 
@@ -193,8 +198,8 @@ class TextDecoder(nn.Module):
 
         stored: list[tuple[Array, Array]] = []
         looks: list[Array] = []
-        hidden = self._run_flat(x, positions, attention)
-        return hidden, _gather_layers(Context, stored), sum(looks) / len(looks)
+        hidden, tapped = self._run_flat(x, positions, attention, taps)
+        return hidden, _gather_layers(Context, stored), sum(looks) / len(looks), tapped
 
     def attention_weights(
         self, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
@@ -217,7 +222,9 @@ class TextDecoder(nn.Module):
         cfg = self.config
         return rotary.rotary_tables(positions, cfg.head_dim, cfg.rope_theta, self.dtype)
 
-    def _run_flat(self, x: Float[Array, "*B D"], positions: Int[Array, "*B"], attention) -> Array:
+    def _run_flat(
+        self, x: Float[Array, "*B D"], positions: Int[Array, "*B"], attention, taps: tuple[int, ...]
+    ) -> tuple[Array, Array]:
         """`_run` with all tokens in one row; `attention` brings them back into their own shape."""
 
         def flat(index: int, queries: Array, keys: Array, values: Array) -> Array:
@@ -225,7 +232,8 @@ class TextDecoder(nn.Module):
             return mixed.reshape(1, -1, mixed.shape[-2] * mixed.shape[-1])
 
         row = x.reshape(1, -1, x.shape[-1])
-        return self._run(row, positions.reshape(1, -1), flat, ())[0].reshape(x.shape)
+        found = self._run(row, positions.reshape(1, -1), flat, taps)
+        return tuple(states.reshape(*x.shape[:-1], states.shape[-1]) for states in found)
 
     def _run(self, x, positions, attention, taps: tuple[int, ...]) -> tuple[Array, Array]:
         """All layers and the final norm; `taps` are hidden-state indices, 0 being the

@@ -1,9 +1,9 @@
 """Text-conditioned routing: score the visual bank with the drafter's state, keep the k best.
 
 B: batch, M: routes (1 a round in decoding, one a block in training), R: bank rows, k: routed
-tokens, D: width.
+tokens, D: width, E: width of queries and keys (the paper's is D).
 
-    q = W_q h        s_i = q . W_v v_i / sqrt(D)        S = TopK(s; k)   (Eq. routing-query .. topk)
+    q = W_q h        s_i = q . W_v v_i / sqrt(E)        S = TopK(s; k)   (Eq. routing-query .. topk)
 
 The text alone does not know where the thing that it has just named stands, and so not what comes
 next to it. `looks` (ours, 0 in the paper) lets the state look over the whole bank first, one query
@@ -54,6 +54,8 @@ class RouterConfig:
     """Attention steps from the state to the whole bank before it becomes the query."""
     gate: str = "none"
     """What multiplies a routed token; none is the paper's forward pass."""
+    width: int = 0
+    """E, at which queries and keys are compared; 0 = the width of the state that asks."""
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -65,6 +67,8 @@ class RouterConfig:
                 raise UserError(f"{name}: expected one of {choices}, got {value!r}")
         if self.routed_tokens < 1:
             raise UserError(f"routed_tokens: expected at least 1, got {self.routed_tokens}")
+        if self.width < 0:
+            raise UserError(f"width: expected at least 0, got {self.width}")
         if not 0 <= self.looks <= 4:
             raise UserError(f"looks: expected 0..4, got {self.looks}")
 
@@ -89,22 +93,33 @@ class Routed:
     valid: Bool[Array, "B M k"]
 
 
-def init_router(key: Array, width: int, looks: int = 0) -> Params:
+def init_router(
+    key: Array, width: int, looks: int = 0, token_width: int | None = None, inner: int = 0
+) -> Params:
     """W_q and W_v, normal as the decoder's own matrices are, the query of image_only, and looks.
 
     Visual tokens are far from unit size: with W near orthogonal the first scores would be tens
     apart, and their softmax has no gradient.
-    """
 
-    def matrix(number: int) -> dict[str, Array]:
-        drawn = jax.random.normal(jax.random.fold_in(key, number), (width, width), jnp.float32)
+    Args:
+        width: of the state that asks.
+        token_width: of the bank's tokens; by default the same.
+        inner: E, RouterConfig.width.
+    """
+    inner, token_width = inner or width, token_width or width
+
+    def matrix(number: int, inputs: int, outputs: int = inner) -> dict[str, Array]:
+        drawn = jax.random.normal(jax.random.fold_in(key, number), (inputs, outputs), jnp.float32)
         return {"kernel": INIT_SCALE * drawn}
 
-    router = {"query": matrix(0), "key": matrix(1)}
+    router = {"query": matrix(0, width), "key": matrix(1, token_width)}
     for look in range(looks):
-        parts = ("query", "key", "value", "out")
-        router[f"look_{look}"] = {p: matrix(10 + 4 * look + i) for i, p in enumerate(parts)}
-    saliency = jax.random.normal(jax.random.fold_in(key, 2), (width,), jnp.float32)
+        first = 10 + 4 * look
+        router[f"look_{look}"] = {
+            "query": matrix(first, width), "key": matrix(first + 1, token_width),
+            "value": matrix(first + 2, token_width), "out": matrix(first + 3, inner, width),
+        }  # fmt: skip
+    saliency = jax.random.normal(jax.random.fold_in(key, 2), (inner,), jnp.float32)
     return router | {"saliency": INIT_SCALE * saliency}
 
 
@@ -144,7 +159,8 @@ def look_over(router: Params, hidden: Float[Array, "B M D"], bank: Bank) -> Floa
         query = _project(state, look["query"]).reshape(*state.shape[:2], LOOK_HEADS, -1)
         scores = jnp.einsum("bmhd,brhd->bhmr", query, keys) * keys.shape[-1] ** -0.5
         weights = jax.nn.softmax(jnp.where(bank.valid[:, None, None], scores, NEVER), axis=-1)
-        seen = jnp.einsum("bhmr,brhd->bmhd", weights, values).reshape(state.shape)
+        seen = jnp.einsum("bhmr,brhd->bmhd", weights, values)
+        seen = seen.reshape(*state.shape[:2], -1)
         state = state + _project(seen, look["out"])
     return state
 
@@ -168,10 +184,10 @@ def route_scores(
     else:
         if config.selector == "image_only":
             saliency = router["saliency"].astype(jnp.float32)[None, None]
-            query = jnp.broadcast_to(saliency, hidden.shape)
+            query = jnp.broadcast_to(saliency, (*hidden.shape[:2], saliency.shape[-1]))
         else:
             query = _project(look_over(router, hidden, bank), router["query"])
-        scores = jnp.einsum("bmd,brd->bmr", query, bank.keys) * hidden.shape[-1] ** -0.5
+        scores = jnp.einsum("bme,bre->bmr", query, bank.keys) * query.shape[-1] ** -0.5
     return jnp.where(bank.valid[:, None], scores, NEVER)
 
 

@@ -77,6 +77,26 @@ ROUTER_RULES = (
 )
 """A drafter's router, beside its model."""
 
+HEAD_RULES = tuple(
+    ParamRule(pattern, axes, optional=True)
+    for pattern, axes in (
+        (r"(fuse|fc|lift|glance)/kernel", ("embed", None)),
+        (r"(.*/)?bias", (None,)),
+        (r"\w*norm/scale", (None,)),
+        (r"attention/(query|key|value)/kernel", ("embed", "heads")),
+        (r"attention/out/kernel", ("heads", "embed")),
+        (r"mlp/(gate|up)/kernel", ("embed", "mlp")),
+        (r"mlp/down/kernel", ("mlp", "embed")),
+        (r"lm_head/kernel", ("embed", "vocab")),
+        (r"resampler/(key|value)/kernel", ("embed", "heads")),
+        (r"resampler/out/kernel", ("heads", "embed")),
+        (r"resampler/queries", (None, "heads", None)),
+        (r"blocks_\d+/kernel", ("embed", "mlp")),
+        *((rule.pattern, rule.axes) for rule in ROUTER_RULES),
+    )
+)
+"""A draft head's, its router under "router"; which of them a head has is its config's matter."""
+
 
 def logical_axes(
     params: Mapping[str, Any], rules: Sequence[ParamRule]

@@ -258,7 +258,7 @@ def verify_blocks(
     positions = places[..., None] + jnp.arange(1, length + 1)[None, None]
     x = verifier.embed(params, flat.reshape(size, -1)).reshape(*flat.shape, -1)
     own = jnp.tril(jnp.ones((length, length), bool))[None, None]
-    hidden, _, _ = verifier.branch(params, x, positions, run.context, visible[:, :, None], own)
+    hidden, _, _, _ = verifier.branch(params, x, positions, run.context, visible[:, :, None], own)
     first = block_layout.at_anchors(run.hidden, anchors)[:, :, None]
     hidden = jnp.concatenate([first, hidden[:, :, :-1]], axis=2)
     return verifier.logits(params, hidden).reshape(*tokens.shape, -1)

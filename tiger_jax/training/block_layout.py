@@ -59,13 +59,17 @@ class PackedPass:
     """Keys and values of [prefix | text]."""
     attention: Float[Array, "B L P"]
     """How much each text token looks at the prefix, mean over heads and layers."""
+    prefix_tapped: Float[Array, "B P F"]
+    """Hidden states of the prefix at the taps that were asked for."""
+    tapped: Float[Array, "B L F"]
+    """Those of the text."""
 
 
 def run_packed(
     model: VisionLanguageModel, params: Any, x: Float[Array, "B L D"],
     positions: Int[Array, "B L"], segments: Int[Array, "B L"],
     prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
-    prefix_positions: Int[Array, "B P"] | None = None,
+    prefix_positions: Int[Array, "B P"] | None = None, taps: tuple[int, ...] = (),
 ) -> PackedPass:  # fmt: skip
     """The prefix runs causally, once; every packed token sees it and its own segment."""
     batch, size = prefix.shape[:2]
@@ -73,26 +77,29 @@ def run_packed(
     if prefix_positions is None:
         prefix_positions = jnp.arange(size, dtype=jnp.int32)[None]
     places = jnp.broadcast_to(prefix_positions, (batch, size))
-    _, before = model.context(params, prefix, places, causal)
+    _, before, prefix_tapped = model.context(params, prefix, places, causal, taps)
     mask = packed_mask(segments, prefix_lengths, size)[:, None]
-    hidden, own, attention = model.branch(
-        params, x[:, None], positions[:, None], before, mask[..., :size], mask[..., size:]
-    )
-    own = jax.tree.map(lambda rows: rows[:, 0], own)
-    return PackedPass(hidden=hidden[:, 0], context=before + own, attention=attention[:, 0])
+    found = model.branch(
+        params, x[:, None], positions[:, None], before, mask[..., :size], mask[..., size:],
+        taps=taps,
+    )  # fmt: skip
+    hidden, own, attention, tapped = jax.tree.map(lambda rows: rows[:, 0], found)
+    return PackedPass(hidden, before + own, attention, prefix_tapped, tapped)
 
 
 def run_prompts(
     model: VisionLanguageModel, params: Any, tiles: Float[Array, "N W W 3"],
     prefix_tokens: Int[Array, "B P"], prefix_image_rows: Int[Array, "B P"],
-    prefix_lengths: Int[Array, "B"], text: TextRows,
+    prefix_lengths: Int[Array, "B"], text: TextRows, taps: tuple[int, ...] = (),
 ) -> PackedPass:  # fmt: skip
     """`run_packed` of a model that reads whole prompts: pictures in their places in the prefix."""
     table = model.encode_images(params, tiles)
     prefix = model.embed(params, prefix_tokens, prefix_image_rows, table)
     prefix = constrain(prefix, "batch", None, None)
     words = constrain(model.embed(params, text.tokens), "batch", None, None)
-    return run_packed(model, params, words, text.positions, text.segments, prefix, prefix_lengths)
+    return run_packed(
+        model, params, words, text.positions, text.segments, prefix, prefix_lengths, taps=taps
+    )
 
 
 def visible_before(

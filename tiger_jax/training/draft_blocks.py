@@ -125,7 +125,7 @@ class BlockDrafter:
         tokens before u."""
         x, positions, valid = self.tail(params, opened, tokens[:, :, :-1])
         own = own_mask(valid, x.shape[2])
-        hidden, _, _ = self.model.branch(
+        hidden, _, _, _ = self.model.branch(
             params, x, positions, opened.context, opened.visible[:, :, None], own
         )
         return self.model.logits(params, hidden[:, :, -tokens.shape[2] :])

@@ -53,7 +53,7 @@ def _first(
     x, positions, valid = drafter.tail(params, opened, nothing)
     start = x.shape[2]
     mask = draft_blocks.own_mask(valid, start + length - 1)
-    hidden, own, _ = drafter.model.branch(
+    hidden, own, _, _ = drafter.model.branch(
         params, x, positions, opened.context, opened.visible[:, :, None],
         mask[:, :, :start, :start],
     )  # fmt: skip
@@ -70,7 +70,7 @@ def _next(
     row = opened.valid.shape[2] + 1 + step
     x = drafter.model.embed(params, tokens)[:, :, None]
     positions = (opened.root_positions + 1 + step)[..., None]
-    hidden, own, _ = drafter.model.branch(
+    hidden, own, _, _ = drafter.model.branch(
         params, x, positions, opened.context, opened.visible[:, :, None],
         mask[:, :, row : row + 1], own, row,
     )  # fmt: skip

@@ -87,15 +87,15 @@ def teacher_pass(
     )
     weights, rows = lax.top_k(target, min(settings.kept_rows, target.shape[-1]))
     return Said(
-        law_ids=_pad(ids, settings.kept_tokens, -1),
-        law_logprobs=_pad(best, settings.kept_tokens, -jnp.inf),
+        law_ids=pad_entries(ids, settings.kept_tokens, -1),
+        law_logprobs=pad_entries(best, settings.kept_tokens, -jnp.inf),
         next_logprobs=following,
-        route_ids=_pad(rows, settings.kept_rows, -1),
-        route_weights=_pad(weights, settings.kept_rows, 0.0),
+        route_ids=pad_entries(rows, settings.kept_rows, -1),
+        route_weights=pad_entries(weights, settings.kept_rows, 0.0),
     )
 
 
-def _pad(entries: Array, count: int, fill: int | float) -> Array:
-    """[..., n] -> [..., count]."""
+def pad_entries(entries: Array, count: int, fill: int | float) -> Array:
+    """Kept entries [.., .., n] -> [.., .., count]."""
     missing = count - entries.shape[-1]
     return jnp.pad(entries, ((0, 0), (0, 0), (0, missing)), constant_values=fill)

@@ -47,7 +47,7 @@ def read_router(
         if not file.is_file():
             raise UserError(f"{file}: expected it beside {other}, found none there")
     config = _read_config(config_file)
-    return config, _read_weights(weights_file, config.looks, width)
+    return config, _read_weights(weights_file, config, width)
 
 
 def write_router(folder: str | Path, config: RouterConfig, params: Mapping[str, Any]) -> None:
@@ -93,8 +93,8 @@ def _tensor_names(looks: int) -> list[str]:
     return ["query.weight", "key.weight", "saliency", *names]
 
 
-def _read_weights(file: Path, looks: int, width: int | None) -> dict[str, Any]:
-    expected = _tensor_names(looks)
+def _read_weights(file: Path, config: RouterConfig, width: int | None) -> dict[str, Any]:
+    expected = _tensor_names(config.looks)
     headers = {header.name: header for header in safetensors_io.read_headers(file)}
     for what, names in (
         ("missing", sorted(set(expected) - headers.keys())),
@@ -105,9 +105,11 @@ def _read_weights(file: Path, looks: int, width: int | None) -> dict[str, Any]:
                 f"{file}: expected the tensors {', '.join(expected)}, {what}: {', '.join(names)}"
             )
     if width is None:
-        width = max(headers["saliency"].shape, default=0)
+        width = max(headers["query.weight"].shape, default=0)
+    inner = config.width or width
     for name, header in headers.items():
-        wanted = (width,) if name == "saliency" else (width, width)
+        wanted = (width, inner) if ".out." in name else (inner, width)
+        wanted = (inner,) if name == "saliency" else wanted
         if header.shape != wanted:
             raise UserError(f"{file}: {name}: expected shape {wanted}, got {header.shape}")
         if not header.dtype.startswith(("float", "bfloat")):

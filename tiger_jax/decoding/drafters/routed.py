@@ -75,6 +75,11 @@ class RoutedDrafter:
         """A sampled chain."""
         return DraftSpec(nodes=self.draft_length + 1, depth=self.draft_length)
 
+    @property
+    def stream_needs(self) -> tuple[str, int]:
+        """(query, pooled tokens a picture) of the streams that prompts have to bring."""
+        return self.router.stream_query, self.router.pooled_tokens
+
     def prefill(
         self, params: Params, prompt: PromptArrays, taps: Float[Array, "B S F"], capacity: int
     ) -> RoutedState:

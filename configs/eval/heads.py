@@ -1,0 +1,35 @@
+"""Draft heads beside the small drafter: acceptance exactly, chains and trees decoded, speed.
+
+    python -m tiger_jax.evaluate --config configs/eval/heads.py --config.report=heads.json
+
+The five methods are the package's own; "full", "none" and the others that say what routing is worth
+come from runs of configs/head.py (RUNS/NAME/export), as many steps each, and are left out where
+there is no such run:
+
+    tiger_head  --config.method=tiger_head          full    ... --config.head.visual=full
+    step        ... --config.route_every=step       none    ... --config.head.visual=none
+    hidden      ... --config.route_query=hidden
+    eagle2, eagle3, vispec, medusa                  --config.method=NAME
+    aligned, more_kl: 300 further steps of tiger_head, by expected_acceptance and by kl
+
+How a variant is written: tiger_jax/evaluation/variants.py.
+"""
+
+import ml_collections
+
+from tiger_jax.evaluation.exact_config import drafters_config
+
+NAMES = (
+    "tiger_head", "full", "step", "hidden", "none", "eagle2", "eagle3", "vispec", "medusa",
+    "more_kl", "aligned",
+)  # fmt: skip
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of the comparison; `arg` is not used."""
+    del arg
+    runs = tuple({"name": name, "drafter": f"run:heads/{name}"} for name in NAMES)
+    return drafters_config(
+        (*runs, {"name": "vlm, routed (tiger)", "drafter": "embedded:tiger"}),
+        skip_missing=True, decode_trees=("60,5,10", "30,3,8"), decode_batches=(1, 4, 8),
+    )  # fmt: skip

@@ -1,0 +1,247 @@
+"""Blocks of a head against an oracle that drafts one block at a time, row by row, from whole
+prompts: no packing, no masks, no branches.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.training import draft_cases
+from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
+from tiger_jax.ops.attention import attend
+from tiger_jax.routing import router as routing
+from tiger_jax.routing.router import RouterConfig
+from tiger_jax.testing.tiny import tiny_model
+from tiger_jax.training.head_blocks import BlockHead
+from tiger_jax.training.head_features import FeatureSettings, with_features
+from tiger_jax.training.head_step import OBJECTIVES, HeadLossSettings, make_head_loss
+
+G = draft_cases.G
+FULL = RouterConfig("full")
+CHECKED = ((0, 1, 0, 1), (1, 0, 0, 0), (1, 1, 0, 3))
+"""Blocks (b, m, question, root) of one picture, and of two."""
+K = 3
+
+
+def make_head(model, layout="eagle2", visual="none", **fields):
+    text = model.config.text
+    sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 8, "intermediate_size": 12}
+    return DraftHead(
+        HeadConfig(
+            layout=layout, visual=visual, hidden_size=text.hidden_size, num_layers=text.num_layers,
+            vocab_size=text.vocab_size, **sizes, **fields,
+        )
+    )  # fmt: skip
+
+
+def lively(params, seed=0):
+    """Weights large enough that every part of a head shows in its logits."""
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf):
+        scale = 1.5 * leaf.shape[0] ** -0.5 if leaf.ndim >= 2 else 0.5
+        return jnp.asarray(scale * rng.normal(size=leaf.shape) + (leaf.ndim == 1), jnp.float32)
+
+    return jax.tree.map(draw, params)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """(verifier, its parameters, a drafter's batch with the items it was made of)."""
+    model, params = tiny_model(3)
+    return model, params, draft_cases.make_case(model.config, FULL)
+
+
+def build(case, block, seed=0):
+    model, params, made = case
+    head = lively(block.init_params(jax.random.key(seed)), seed)
+    shared = shared_weights(params)
+    settings = FeatureSettings(block.head.config.taps, kept_rows=4)
+    return head, with_features(model, settings, params, made.batch, shared)
+
+
+def prompt_states(case, prompt, taps):
+    """Merged embeddings [1, S, D] and tapped states [1, S, F] of one whole text, run plainly."""
+    model, width = case[0], case[0].config.text.hidden_size
+    key = prompt.tokens.tobytes()
+    if key not in _STATES:
+        _STATES[key] = _run_prompt(case, prompt)
+    x, everything = _STATES[key]
+    assert everything.shape[-1] == (model.config.text.num_layers + 1) * width
+    return x, jnp.concatenate(
+        [everything[..., tap * width : (tap + 1) * width] for tap in taps], axis=-1
+    )
+
+
+_STATES = {}
+
+
+def _run_prompt(case, prompt):
+    model, params, _ = case
+    table = model.encode_images(params, jnp.asarray(prompt.tiles)) if len(prompt.tiles) else None
+    rows = None if table is None else jnp.asarray(_table_rows(model, prompt))[None]
+    x = model.embed(params, jnp.asarray(prompt.tokens)[None], rows, table)
+    cache = model.init_cache(1, x.shape[1] + 1)
+    taps = tuple(range(model.config.text.num_layers + 1))
+    _, _, tapped = model.prefill(params, x, cache, taps)
+    return x, tapped
+
+
+def _table_rows(model, prompt):
+    """A prompt's own rows are those of its own table; its newline row is the last one."""
+    last = len(prompt.tiles) * model.config.rows_per_tile
+    return np.where(prompt.image_rows >= last, last, prompt.image_rows)
+
+
+def oracle(case, block, head, item, question, root):
+    """Logits [g, V] of the block whose root is token `root` of a response, and its routes."""
+    model, params, _ = case
+    net, config = block.head, block.head.config
+    shared = shared_weights(params)
+    said = draft_cases.response(item, question)
+    prompt = draft_cases.prompt_until(item, question, root + 1)
+    x, tapped = prompt_states(case, prompt, config.taps)
+    f = net.read(head, shared, tapped)
+    last = len(prompt.tokens) - 2  # the row that carries the root
+    visual = prompt.image_ids >= 0
+    images = jnp.asarray(prompt.image_ids[visual])[None]
+    glance_of = np.maximum.accumulate(prompt.image_ids)
+    drafts = [prompt.tokens[-1], *said[root + 1 : root + G]]
+    glances = None
+    count = 0 if not visual.any() else int(prompt.image_ids.max()) + 1
+    keys, values, places = [], [], []
+
+    def glance(row):
+        if config.visual != "resampler":
+            return None
+        if glance_of[min(row, last)] < 0:
+            return jnp.zeros((1, 1, config.inner))
+        return glances[:, glance_of[min(row, last)]][:, None]
+
+    def layer_rows(embedding, state, row):
+        return net.rows(head, embedding, state, glance(row))
+
+    def remember(inputs, row):
+        _, key, value = net.project(head, inputs, jnp.full((1, 1), row, jnp.int32))
+        keys.append(key), values.append(value), places.append(row)
+
+    if config.visual == "resampler" and count:
+        vectors, glances = net.resample(head, x[:, visual], images, count)
+        for number in range(count):
+            end = int(np.flatnonzero(prompt.image_ids == number)[-1])
+            for vector in range(vectors.shape[2]):
+                remember(vectors[:, number, vector][:, None], end)
+    for row in range(last):
+        if visual[row] and config.visual in ("none", "resampler"):
+            continue
+        own = x[:, row] if visual[row] else x[:, row + 1]
+        remember(layer_rows(own[:, None], f[:, row : row + 1], row)[0], row)
+    bank_rows = np.flatnonzero(visual)
+    state, chosen, logits, routes = f[:, last : last + 1], bank_rows, [], []
+    for step, token in enumerate(drafts):
+        row = last + step
+        word = net.embed(shared, jnp.full((1, 1), token, jnp.int32))
+        inputs, residual = layer_rows(word, state, row)
+        queries, _, _ = net.project(head, inputs, jnp.full((1, 1), row, jnp.int32))
+        remember(inputs, row)
+
+        def mixed(seen):
+            kept = [i for i, place in enumerate(places) if seen(place, i)]
+            stacked = [jnp.concatenate([rows[i] for i in kept], axis=1) for rows in (keys, values)]
+            stacked = [rows.swapaxes(1, 2) for rows in stacked]
+            return attend(queries, *stacked, jnp.ones((1, 1, len(kept)), bool))
+
+        if config.visual == "routed" and (step == 0 or block.route_every == "step"):
+            query = inputs
+            if block.route_query == "hidden":
+                away = mixed(lambda place, i: place > last or not visual[min(place, last)])
+                query = net.finish(head, residual, away)
+            asked = query[0, 0] @ head["router"]["query"]["kernel"]
+            scores = (x[0, bank_rows] @ head["router"]["key"]["kernel"]) @ asked
+            # Newline tokens are equal: rounding must not decide between them.
+            best = np.argsort(-np.round(np.asarray(scores), 4), kind="stable")[:K]
+            chosen = bank_rows[np.sort(best)]
+            routes.append(sorted(np.sort(best).tolist()))
+        seen = mixed(
+            lambda place, i: place > last or config.visual == "resampler"
+            or not visual[min(place, last)] or place in chosen
+        )  # fmt: skip
+        state = net.finish(head, residual, seen)
+        logits.append(np.asarray(net.logits(head, shared, state))[0, 0])
+    return np.stack(logits), routes
+
+
+KINDS = {
+    "eagle2-none": ({}, {}),
+    "eagle2-full": ({"visual": "full"}, {}),
+    "eagle3-full": ({"layout": "eagle3", "visual": "full", "features": (0, 1, 2)}, {}),
+    "narrow-fused-round": (
+        {"visual": "routed", "width": 16, "features": (1, 2)}, {"route_every": "round"}
+    ),
+    "eagle3-step": ({"layout": "eagle3", "visual": "routed"}, {"route_every": "step"}),
+    "hidden": ({"visual": "routed"}, {"route_query": "hidden"}),
+    "resampler": ({"visual": "resampler", "resampler_queries": 3}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_equal_one_block_at_a_time(case, kind):
+    fields, routing_fields = KINDS[kind]
+    router = RouterConfig(routed_tokens=K) if fields.get("visual") == "routed" else None
+    block = BlockHead(make_head(case[0], **fields), router, **routing_fields)
+    head, batch = build(case, block)
+    assert set(CHECKED) <= set(draft_cases.blocks_of(case[2].items))
+    unrolled = jax.jit(block.unroll)(head, batch, jax.random.key(0))
+    logits = np.asarray(block.logits(head, batch, unrolled))
+    for b, m, question, root in CHECKED:
+        item = case[2].items[b]
+        length = int(batch.draft.block_lengths[b, m])
+        expected, routes = oracle(case, block, head, item, question, root)
+        np.testing.assert_allclose(
+            logits[b, m, :length], expected[:length], atol=2e-4, rtol=2e-4
+        )
+        if routes:
+            got = np.asarray(unrolled.indices)[b, m]
+            rows = int((item.example.prefix.image_ids >= 0).sum())
+            routed = [sorted(i for i in step if i < rows) for step in got.tolist()]
+            assert routed[: len(routes)] == routes
+
+
+def test_medusa_reads_the_state_before_the_root_alone(case):
+    block = BlockHead(make_head(case[0], layout="medusa", medusa_heads=G))
+    head, batch = build(case, block)
+    logits = block.logits(head, batch, block.unroll(head, batch, jax.random.key(0)))
+    shared = shared_weights(case[1])
+    for b, m, question, root in CHECKED:
+        prompt = draft_cases.prompt_until(case[2].items[b], question, root + 1)
+        _, tapped = prompt_states(case, prompt, block.head.config.taps)
+        f = block.head.read(head, shared, tapped)[:, -2]
+        for u in range(G):
+            weights = head[f"blocks_{u}"]
+            inner = f @ weights["kernel"] + weights["bias"][None]
+            expected = (f + jax.nn.silu(inner)) @ shared.lm_head
+            np.testing.assert_allclose(logits[b, m, u], expected[0], atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_has_a_gradient_everywhere(case, objective):
+    """No weight of a head is left out of its loss, and nothing is NaN."""
+    layout = {"eagle3": "eagle3", "medusa": "medusa"}.get(objective, "eagle2")
+    visual = "none" if layout == "medusa" else "routed"
+    fields = {"medusa_heads": G} if layout == "medusa" else {}
+    router = RouterConfig(routed_tokens=K) if visual == "routed" else None
+    block = BlockHead(make_head(case[0], layout, visual, **fields), router)
+    head, batch = build(case, block)
+    loss = make_head_loss(block, HeadLossSettings(objective, decay=0.8))
+
+    def total(params):
+        sums = loss(params, batch, jax.random.key(0))
+        return sums.loss, sums
+
+    gradients, sums = jax.jit(jax.grad(total, has_aux=True))(head)
+    assert float(sums.weight) > 0 and np.isfinite(float(sums.loss))
+    flat = jax.tree_util.tree_leaves_with_path(gradients)
+    dead = [jax.tree_util.keystr(path) for path, g in flat if not float(jnp.abs(g).max()) > 0]
+    assert [name for name in dead if "saliency" not in name] == []
+    assert all(bool(jnp.isfinite(g).all()) for _, g in flat)

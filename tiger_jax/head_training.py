@@ -1,0 +1,156 @@
+"""Training a head on a verifier's own states: the objective `head` (configs/head.py).
+
+The verifier answers (drafting.Lessons), one pass over its answers keeps its hidden states, and any
+number of heads learn from both.
+"""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiger_jax.data import mixtures
+from tiger_jax.data.feature_cache import FeatureCache
+from tiger_jax.data.head_batches import PackHeads, TeachHead
+from tiger_jax.drafting import Lessons
+from tiger_jax.errors import UserError
+from tiger_jax.feature_teacher import FeatureTeacher
+from tiger_jax.head_methods import fused_taps, head_config
+from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
+from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.objectives import Objective
+from tiger_jax.routing.router import RouterConfig
+from tiger_jax.sharding import rules as sharding_rules
+from tiger_jax.training.head_batch import HeadBatch, head_batch
+from tiger_jax.training.head_blocks import BlockHead
+from tiger_jax.training.head_features import FeatureSettings
+from tiger_jax.training.head_step import HeadLossSettings, make_head_loss
+from tiger_jax.weights.fingerprint import fingerprint
+from tiger_jax.weights.head_io import HeadFolder, read_head, write_head
+
+
+def block_head(config: Any, model: VisionLanguageModel) -> BlockHead:
+    """The head in its training form. Raises UserError."""
+    shape = head_config(config.head.to_dict(), model.config.text)
+    routed = shape.visual == "routed"
+    return BlockHead(
+        DraftHead(shape, model.dtype), RouterConfig(**config.router.to_dict()) if routed else None,
+        config.route_query, config.route_every,
+    )  # fmt: skip
+
+
+def check_head(config: Any) -> None:
+    """UserError for the first field of a head's training that cannot be."""
+    HeadLossSettings(**config.loss.to_dict())
+    if config.head.layout == "medusa" and config.draft_length > config.head.medusa_heads:
+        raise UserError(
+            f"draft_length: expected at most medusa_heads = {config.head.medusa_heads}, "
+            f"got {config.draft_length}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadLessons:
+    """Prompts with the verifier's answers and its states along them."""
+
+    lessons: Lessons
+    features: FeatureCache
+    taps: tuple[int, ...]
+    """Hidden states that are kept, for all methods alike."""
+
+    @classmethod
+    def prepare(cls, config: Any, wanted: tuple[int, ...]) -> "HeadLessons":
+        """Let the verifier answer, and read, what the caches lack. Raises UserError."""
+        lessons = Lessons.prepare(config)
+        layers = lessons.verifier.config.text.num_layers
+        taps = tuple(sorted({*wanted, *fused_taps(layers), layers}))
+        settings = FeatureSettings(taps, **config.features.to_dict())
+        described = {"verifier": fingerprint(config.verifier), "dtype": config.compute_dtype}
+        described |= {"answers": lessons.cache.folder.name} | dataclasses.asdict(settings)
+        cache = FeatureCache(config.cache_dir, described)
+        teacher = FeatureTeacher(lessons.verifier.engine, settings)
+        for source in (*lessons.sources, *lessons.held_out):
+            fill = partial(teacher.fill, cache, lessons.cache)
+            lessons.complete(source, cache, fill, "read")
+        return cls(lessons, cache, taps)
+
+    def stream(self, config: Any, held_out: bool) -> Any:
+        """Endless shuffled batches, or the held-out ones once through, in order."""
+        lessons = self.lessons
+        cuts = 0 if held_out else config.cuts
+        teach = TeachHead(lessons.ask, lessons.cache, self.features, config.draft_length, cuts)
+        sources = lessons.held_out if held_out else lessons.sources
+        return mixtures.draft_batches(
+            [(source, 1) for source in sources], teach,
+            PackHeads(lessons.verifier.config, config.draft_length), config.batch,
+            seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
+            num_workers=0 if held_out else config.workers, dropped=lessons.dropped,
+        )  # fmt: skip
+
+
+def head_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Objective:
+    """A head learns to draft for the verifier in `folder`."""
+    block = block_head(config, model)
+    taught = HeadLessons.prepare(config, block.head.config.taps)
+    engine = taught.lessons.verifier.engine
+    draft_ids = _draft_ids(taught.lessons, block.head.config)
+    ids = None if draft_ids is None else jnp.asarray(draft_ids)
+    shared = shared_weights(engine.params, ids)
+    columns = tap_columns(taught.taps, block.head.config)
+
+    def complete(batch: HeadBatch) -> HeadBatch:
+        return batch.with_taps(columns).replace(shared=shared)
+
+    loss = make_head_loss(block, HeadLossSettings(**config.loss.to_dict()))
+
+    def export(params: Any, target: Path) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        write_head(target, HeadFolder(
+            method=config.method, config=block.head.config, params=params, draft_ids=draft_ids,
+            router=block.router, route_query=block.route_query, route_every=block.route_every,
+            draft={},
+        ))  # fmt: skip
+        taught.lessons.say_dropped()
+
+    return Objective(
+        init_params=block.init_params, rules=sharding_rules.HEAD_RULES, loss=loss,
+        stream=lambda held_out: taught.stream(config, held_out),
+        to_batch=lambda batch: head_batch(batch._asdict()),
+        complete=complete,
+        read_params=_read_params, export=export, unit="tokens", unit_metric="agreement",
+    )  # fmt: skip
+
+
+def tap_columns(kept: tuple[int, ...], config: HeadConfig) -> tuple[slice, ...]:
+    """Where the states that a head wants stand among those that are kept."""
+    width = config.hidden_size
+    places = [kept.index(tap) * width for tap in config.taps]
+    return tuple(slice(place, place + width) for place in places)
+
+
+def _read_params(folder: str | Path, params: Any) -> Any:
+    """The weights of an exported head in the place of fresh ones. Raises UserError."""
+    source = Path(folder)
+    found = read_head(source / "export") or read_head(source)
+    if found is None:
+        raise UserError(f"init_from: expected a run or a folder with a head, got {folder}")
+    want, got = (jax.tree.map(jnp.shape, tree) for tree in (params, found.params))
+    if want != got:
+        raise UserError(f"init_from: {folder}: expected a head of the same shape, got another one")
+    return found.params
+
+
+def _draft_ids(lessons: Lessons, config: HeadConfig) -> np.ndarray | None:
+    """The most frequent tokens of the verifier's answers, ascending; None for all tokens."""
+    if not config.draft_vocab:
+        return None
+    counts = np.zeros(config.vocab_size, np.int64)
+    for key in sorted(lessons.cache.keys()):
+        np.add.at(counts, lessons.cache[key].tokens, 1)
+    # Ties to the lower id, so that the same answers give the same vocabulary.
+    best = np.argsort(-counts, kind="stable")[: config.draft_vocab]
+    return np.sort(best).astype(np.int32)

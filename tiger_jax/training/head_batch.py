@@ -1,0 +1,72 @@
+"""What a head's training step receives: a drafter's batch, and the verifier's states along it.
+
+B: examples, P: prefix tokens, L: packed text tokens, M: blocks, g: draft length, R: bank rows,
+D: verifier width, F: width of its tapped hidden states, w: kept rows of a look.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from tiger_jax.models.head import Shared
+from tiger_jax.training.block_layout import at_anchors
+from tiger_jax.training.draft_batch import DraftBatch, draft_batch
+
+
+@struct.dataclass
+class HeadBatch:
+    """Blocks to draft, with everything that the frozen verifier has to say of them."""
+
+    draft: DraftBatch
+    visual: Any
+    """float [B, R, D]: projected visual tokens, in the bank's order."""
+    prefix_features: Any
+    """float [B, P, F]."""
+    text_features: Any
+    """float [B, L, F]."""
+    look_ids: Any
+    """int32 [B, M, g, w]: bank rows that the verifier looks at while it reads the token before
+    each drafted one; -1 = no entry."""
+    look_weights: Any
+    shared: Shared | None = None
+
+    @property
+    def is_visual(self) -> Bool[Array, "B P"]:
+        """Prefix tokens that stand for a part of a picture."""
+        return self.draft.prefix_image_rows >= 0
+
+    @property
+    def bank_rows(self) -> Int[Array, "B P"]:
+        """The bank row of each visual prefix token; of the others, some row."""
+        return jnp.maximum(jnp.cumsum(self.is_visual, axis=1) - 1, 0)
+
+    def at_prefix(self, values: Array) -> Array:
+        """values[b, bank row of prefix token p, ...]; only that of visual tokens means anything."""
+        rows = self.bank_rows.reshape(*self.bank_rows.shape, *[1] * (values.ndim - 2))
+        return jnp.take_along_axis(values, rows, axis=1, mode="clip")
+
+    def with_taps(self, columns: tuple[slice, ...]) -> "HeadBatch":
+        """Only these columns of the features, side by side."""
+
+        def cut(features: Array) -> Array:
+            return jnp.concatenate([features[..., part] for part in columns], axis=-1)
+
+        return self.replace(
+            prefix_features=cut(self.prefix_features), text_features=cut(self.text_features)
+        )
+
+    def next_features(self) -> Float[Array, "B M g F"]:
+        """The verifier's states at the drafted tokens' predecessors: what g_u stands for."""
+        count = self.draft.block_tokens.shape[2]
+        anchors = self.draft.anchors
+        places = jnp.maximum(anchors, 0)[..., None] + jnp.arange(count)[None, None]
+        flat = at_anchors(self.text_features, places.reshape(places.shape[0], -1))
+        return flat.reshape(*places.shape, flat.shape[-1])
+
+
+def head_batch(rows: Mapping[str, Any]) -> HeadBatch:
+    """The fields of data.head_batches.HeadRows as a batch."""
+    return HeadBatch(**{**rows, "draft": draft_batch(rows["draft"]._asdict())})

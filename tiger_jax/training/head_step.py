@@ -1,0 +1,169 @@
+"""The loss of a head on blocks that it drafted along given text: its method's own, or ours.
+
+B: examples, M: blocks, g: draft length, R: bank rows, V: vocabulary.
+
+    kl                   forward KL from the verifier's law                     (tiger_head)
+    expected_acceptance  - E[A] along the verifier's own draws, after kl        (tiger_head)
+    eagle2               smooth L1 on states + 0.1 cross entropy
+    eagle3               cross entropy over the draft vocabulary
+    vispec               10 |p - q|_1 + 0.1 ListMLE of the teacher's ten best
+    medusa               cross entropy with the response's own tokens
+
+A step's positions are weighted by decay^u. How far a head is unrolled is the blocks' length: the
+official EAGLE-2 has 1, ViSpec 2, EAGLE-3 7.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from tiger_jax.errors import UserError
+from tiger_jax.ops.sampling import log_chosen
+from tiger_jax.training import grpo_loss, head_loss
+from tiger_jax.training.distill_loss import forward_kl, route_cross_entropy
+from tiger_jax.training.head_batch import HeadBatch
+from tiger_jax.training.head_blocks import BlockHead, Unrolled
+from tiger_jax.training.rewards import accepted_prefix
+from tiger_jax.training.train_step import LossSums, Metrics
+
+OBJECTIVES = ("kl", "expected_acceptance", "eagle2", "eagle3", "vispec", "medusa")
+EAGLE2_CROSS_ENTROPY = 0.1
+VISPEC_L1, VISPEC_ORDER = 10.0, 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadLossSettings:
+    """How a head is taught."""
+
+    objective: str = "kl"
+    decay: float = 1.0
+    """Weight of step u is decay^u; EAGLE-3 and Medusa use 0.8."""
+    route_weight: float = 1.0
+    """Of the verifier's attention as the router's teacher."""
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            choices = ", ".join(OBJECTIVES)
+            raise UserError(f"objective: expected one of {choices}, got {self.objective!r}")
+        if not 0 < self.decay <= 1:
+            raise UserError(f"decay: expected 0 < decay <= 1, got {self.decay}")
+
+
+def make_head_loss(
+    block_head: BlockHead, settings: HeadLossSettings
+) -> Callable[[Any, HeadBatch, Array], LossSums]:
+    """The loss function of `make_train_step`; a unit is one drafted token (expected_acceptance: one
+    block). Raises UserError for eagle2's loss on a head that does not see the last state."""
+    shape = block_head.head.config
+    if settings.objective == "eagle2" and shape.taps[-1] != shape.num_layers:
+        raise UserError(f"objective: eagle2 needs the last state among the features, {shape.taps}")
+
+    def loss(params: Any, batch: HeadBatch, key: Array) -> LossSums:
+        draft = batch.draft
+        unrolled = block_head.unroll(params, batch, key)
+        logits = block_head.logits(params, batch, unrolled)
+        live = draft.live.astype(jnp.float32)
+        if settings.objective == "expected_acceptance":
+            total, counted = _expected_acceptance(logits, batch)
+        else:
+            losses, counted = _position_losses(
+                settings.objective, block_head, params, batch, unrolled, logits
+            )
+            counted = counted * live
+            steps = settings.decay ** jnp.arange(live.shape[-1], dtype=jnp.float32)[None, None]
+            total = (losses * counted * steps).sum()
+        route, metrics = _route_loss(unrolled, batch, blocks=counted.ndim == 2)
+        metrics |= _metrics(logits, batch)
+        weight = counted.sum()
+        return LossSums(loss=total + settings.route_weight * route, weight=weight, metrics=metrics)
+
+    return loss
+
+
+def _position_losses(
+    objective: str, block_head: BlockHead, params: Any, batch: HeadBatch, unrolled: Unrolled,
+    logits: Float[Array, "B M g V"],
+) -> tuple[Float[Array, "B M g"], Float[Array, "B M g"]]:  # fmt: skip
+    """(loss of each drafted token, 1 where it counts)."""
+    draft, head = batch.draft, block_head.head
+    law = draft.law_ids, draft.law_logprobs
+    everywhere = jnp.ones(draft.block_tokens.shape, jnp.float32)
+    if objective == "kl":
+        return forward_kl(logits, *law), everywhere
+    if objective == "medusa":
+        return head_loss.hard_cross_entropy(logits, draft.block_tokens), everywhere
+    if objective == "eagle3":
+        losses, counted = head_loss.draft_cross_entropy(logits, *law)
+        return losses, counted.astype(jnp.float32)
+    if objective == "vispec":
+        order = head_loss.list_mle(logits, draft.law_ids)
+        return VISPEC_L1 * head_loss.probability_l1(logits, *law) + VISPEC_ORDER * order, everywhere
+    width = head.config.hidden_size
+    target = head.last_state(batch.shared, batch.next_features()[..., -width:])
+    features = head_loss.smooth_l1(head.state(params, unrolled.states), target)
+    return features + EAGLE2_CROSS_ENTROPY * head_loss.cross_entropy(logits, *law), everywhere
+
+
+def _expected_acceptance(
+    logits: Float[Array, "B M g V"], batch: HeadBatch
+) -> tuple[Array, Float[Array, "B M"]]:
+    """(- sum of E[A] over blocks, 1 at each block); a unit is one block."""
+    draft = batch.draft
+    log_q = log_chosen(logits, draft.block_tokens)
+    ended = jnp.zeros(draft.anchors.shape, bool)  # what lies behind the text's end pays nothing
+    value = grpo_loss.expected_acceptance(log_q, draft.block_logprobs, draft.live, ended)
+    blocks = (draft.anchors >= 0).astype(jnp.float32)
+    return -(value * blocks).sum(), blocks
+
+
+def _route_loss(unrolled: Unrolled, batch: HeadBatch, blocks: bool) -> tuple[Array, Metrics]:
+    """Cross entropy of the router against where the verifier looks.
+
+    One route a block is taught by the mean look over the draft, one a step by that of its token.
+
+    Args:
+        blocks: the loss that it is added to counts blocks, not drafted tokens.
+    """
+    if unrolled.scores is None:
+        return jnp.zeros(()), {}
+    draft = batch.draft
+    if unrolled.scores.shape[2] == 1:
+        ids, targets = draft.route_ids[:, :, None], draft.route_weights[:, :, None]
+        weights = draft.block_lengths[:, :, None].astype(jnp.float32)
+    else:
+        ids, targets = batch.look_ids, batch.look_weights
+        weights = draft.live.astype(jnp.float32)
+    if blocks:
+        weights = weights / jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
+    losses = route_cross_entropy(_flat(unrolled.scores), _flat(ids), _flat(targets))
+    losses = losses.reshape(weights.shape) * weights
+    chosen = unrolled.indices
+    hit = ((ids[..., None] == chosen[..., None, :]) & (ids >= 0)[..., None]).any(axis=-1)
+    held = (hit * targets).sum(axis=-1) * weights
+    return losses.sum(), {
+        "route": (losses.sum(), weights.sum()), "route_mass": (held.sum(), weights.sum())
+    }  # fmt: skip
+
+
+def _flat(values: Array) -> Array:
+    """[B, M, s, n] -> [B, M * s, n]."""
+    return values.reshape(values.shape[0], -1, values.shape[-1])
+
+
+def _metrics(logits: Float[Array, "B M g V"], batch: HeadBatch) -> Metrics:
+    draft = batch.draft
+    tokens = draft.live.sum().astype(jnp.float32)
+    agreed = (jnp.argmax(logits, axis=-1) == draft.block_tokens) & draft.live
+    full = (draft.block_lengths == draft.block_tokens.shape[2]).astype(jnp.float32)
+    log_q = log_chosen(logits, draft.block_tokens)
+    chances = jnp.exp(jnp.minimum(log_q - draft.block_logprobs, 0.0)) * draft.live
+    expected = jnp.cumprod(chances, axis=-1).sum(axis=-1)
+    return {
+        "agreement": (agreed.sum().astype(jnp.float32), tokens),
+        "token_acceptance": (chances.sum(), tokens),
+        "accepted_greedy": ((accepted_prefix(agreed) * full).sum(), full.sum()),
+        "expected_A": ((expected * full).sum(), full.sum()),
+    }
