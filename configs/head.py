@@ -2,7 +2,7 @@
 
     python -m tiger_jax.train --config configs/head.py --config.method=tiger_head
     python -m tiger_jax.train --config configs/head.py --config.method=eagle2
-    python -m tiger_jax.train --config configs/head.py:llava_v16_13b --config.method=tiger_head \\
+    python -m tiger_jax.train --config configs/head.py:llava_next --config.method=tiger_head \\
         --config.verifier=llava-v1.6-vicuna-13b-hf --config.examples="('my/questions.jsonl',)"
 
 A method's name stands for a head's shape and its official loss; each field can be set by hand.
@@ -16,9 +16,12 @@ tiger_jax.decode takes.
     vispec       last state, two vectors a picture, 10 L1 + 0.1 ListMLE, unrolled twice
     medusa       residual blocks on the last state, CE with the answers' tokens, 0.8^k
 
+The verifier may as well be the 7B: name its folder. Without any weights, what a step takes:
+    --config configs/head.py:llava_next --config.method=eagle3 --config.dry_run=13b
+
 The second stage of tiger_head, from the first one's weights:
-    --config.loss.objective=expected_acceptance --config.init_from=runs/tiger_head \\
-    --config.run_dir=runs/tiger_head_aligned --config.steps=300 --config.learning_rate=5e-4
+    --config.loss.objective=expected_acceptance --config.init_from=runs/heads/tiger_head \\
+    --config.run_dir=runs/heads/aligned --config.steps=300 --config.learning_rate=5e-4
 """
 
 import ml_collections
@@ -37,8 +40,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         config.update({
             "objective": "head",
             "method": "tiger_head",  # or eagle2, eagle3, vispec, medusa
-            "model": presets.pair(name)["verifier"],  # whose states are read: the verifier
-            "run_dir": f"runs/head_{name}",
+            "model": "",  # always the verifier: its states are what is read
             "freeze": (),
             # None: as the method says (tiger_jax/head_methods.py).
             "head": {  # models.head.HeadConfig
@@ -60,13 +62,16 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
                 "route_weight": 1.0,
             },
             "cuts": 0,  # random blocks of an example; 0 = blocks that hold every token once
+            "router": config.router.to_dict() | {"width": 128},  # the verifier's would be 40 x that
             "features": {"kept_rows": 16, "power": 3.0},  # training.head_features.FeatureSettings
+            "dry_run": "",  # 13b or 7b: only say what a step for LLaVA-1.6 of this size takes
             "learning_rate": 3e-5,
         })  # fmt: skip
         config.draft_length = config_dict.placeholder(int)  # steps that a head is unrolled
+        config.run_dir = config_dict.placeholder(str)  # runs/heads/METHOD
     if name == presets.EMBEDDED:
         config.update({
-            "run_dir": "runs/head", "steps": 1500, "batch": 24, "learning_rate": 3e-3, "warmup": 50,
+            "steps": 1200, "batch": 24, "learning_rate": 3e-3, "warmup": 50,
             "evaluate_every": 500, "route_every": "round",
         })  # fmt: skip
         config.head.update({

@@ -22,7 +22,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from tiger_jax.errors import UserError
 
 DEMO_PROMPT = "Describe the picture."
-AUTO = "auto"
+DRAFT_LENGTH = "5"
+AUTO, CHAIN = "auto", "chain"
+KINDS = ("tiger_head", "vlm", "eagle2", "eagle3", "vispec", "medusa")
+"""Drafters of the embedded verifier; the first one is the fastest (docs/results.md)."""
+HEAD_SELECTORS = ("tiger", "random", "image_only")
 SELECTORS = ("tiger", "random", "image_only", "sparsevlm", "vispruner", "full")
 
 
@@ -44,6 +48,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     models = parser.add_argument_group("models (default: the embedded pair)")
     models.add_argument("--verifier", metavar="DIR", help="Hugging Face or Orbax folder")
     models.add_argument("--drafter", metavar="DIR", help="'none' decodes plainly")
+    models.add_argument(
+        "--drafter-kind", choices=KINDS,
+        help="which drafter of the embedded pair: a head on the verifier's own states (tiger_head, "
+        "the default, sees 8 routed visual tokens), or 'vlm', a small model of its own",
+    )  # fmt: skip
     models.add_argument("--dtype", choices=("float32", "bfloat16"),
                         help="default: float32 on CPU, bfloat16 on accelerators")  # fmt: skip
     _decoding_arguments(parser)
@@ -65,11 +74,15 @@ def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--max-new-tokens", type=int, default=128)
     how.add_argument(
         "--draft-length",
-        default="5",
+        default=DRAFT_LENGTH,
         metavar="N|auto",
-        help="most tokens drafted a round (default 5); 'auto' picks it from c, v and acceptance "
-        "measured on the first of --requests; 0: no drafting",
+        help=f"most tokens drafted a round (default {DRAFT_LENGTH}); 'auto' picks it from c, v and "
+        "acceptance measured on the first of --requests; 0: no drafting",
     )
+    how.add_argument(
+        "--draft-tree", default=CHAIN, metavar="NODES,DEPTH,WIDTH",
+        help="heads alone: draft a tree instead of a chain, e.g. 60,5,10 or 30,3,8",
+    )  # fmt: skip
     how.add_argument(
         "--draft-confidence",
         type=float,
@@ -84,7 +97,7 @@ def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
         "text so far; 'image_only', 'sparsevlm' and 'vispruner' score them once; 'random'; 'full' "
         "shows all (default: as the drafter's folder says; tiger and image_only need its router). "
         "The embedded pair has two drafters: 'full' takes the one that was trained to see "
-        "everything",
+        "everything. Heads know 'tiger', 'random' and 'image_only'",
     )
     how.add_argument("--routed-tokens", type=int, metavar="K",
                      help="visual tokens a round, for every selector but full")  # fmt: skip
@@ -121,11 +134,14 @@ def _run(args: argparse.Namespace) -> int:
 
     runtime.configure()
     from tiger_jax import session
+    from tiger_jax.head_loading import parse_tree
     from tiger_jax.pipeline import TINY_LLAVA, embedded_drafter
 
     demo = not (args.image or args.requests or args.verifier) and args.prompt is None
     verifier = args.verifier or TINY_LLAVA / "verifier"
-    drafter = args.drafter or (None if args.verifier else embedded_drafter(args.selector))
+    drafter = args.drafter
+    if drafter is None and not args.verifier:
+        drafter = embedded_drafter(args.selector, args.drafter_kind or _kind(args.selector))
     run = session.Session(
         verifier=verifier,
         drafter=None if args.drafter == "none" else drafter,
@@ -133,6 +149,7 @@ def _run(args: argparse.Namespace) -> int:
             draft_length=None if args.draft_length == AUTO else int(args.draft_length),
             confidence=args.draft_confidence,
             selector=args.selector, routed_tokens=args.routed_tokens,
+            tree=parse_tree(args.draft_tree),
             dtype=args.dtype,
             batch_size=args.batch_size if args.requests else 1,
             compare=demo if args.compare is None else args.compare,
@@ -161,6 +178,11 @@ def _run(args: argparse.Namespace) -> int:
     return 1 if failed and len(failed) == len(report["requests"]) else 0
 
 
+def _kind(selector: str | None) -> str:
+    """The fastest drafter that knows the selector."""
+    return KINDS[0] if selector in (None, *HEAD_SELECTORS) else "vlm"
+
+
 def _check(args: argparse.Namespace) -> None:
     """What can be refused before anything is loaded."""
     if args.requests and (args.image or args.prompt is not None):
@@ -173,6 +195,11 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--draft-confidence: expected 0 <= P < 1, got {args.draft_confidence}")
     if args.routed_tokens is not None and args.routed_tokens < 1:
         raise UserError(f"--routed-tokens: expected at least 1, got {args.routed_tokens}")
+    if args.drafter_kind and (args.drafter or args.verifier):
+        given = "--drafter" if args.drafter else "--verifier"
+        raise UserError(f"--drafter-kind: expected the embedded pair, got {given} beside it")
+    if args.draft_tree != CHAIN and args.draft_length != DRAFT_LENGTH:
+        raise UserError(f"--draft-tree: expected no --draft-length, got {args.draft_length}")
     _check_routing(args)
     if "" in args.stop:
         raise UserError("--stop: expected a text, got an empty one")
@@ -191,7 +218,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _check_routing(args: argparse.Namespace) -> None:
     """Nothing routes without a drafter."""
-    given = {"--selector": args.selector, "--routed-tokens": args.routed_tokens}
+    given = {
+        "--selector": args.selector, "--routed-tokens": args.routed_tokens,
+        "--draft-tree": None if args.draft_tree == CHAIN else args.draft_tree,
+    }  # fmt: skip
     asked = next((name for name, value in given.items() if value is not None), None)
     if args.drafter == "none":
         got = "--drafter none"

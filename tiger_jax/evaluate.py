@@ -9,6 +9,7 @@
 configs/eval/
     scenes.py             answers, acceptance and speed of one pair
     drafters.py           any drafters, compared exactly on the verifier's own answers; of these:
+    heads.py              draft heads: chains, trees, batches, speed
     k_sweep.py            routed tokens: 4, 8, 16, 32, all of them
     selectors.py          what chooses the visual tokens
     objectives.py         training objectives, against as many further distillation steps
@@ -19,6 +20,7 @@ configs/eval/
     routes.py             one answer: the patches that each round routed
     routing_cost.py       time and memory of routed against full drafting
     peer_transformers.py  speed beside transformers
+    head_compile.py       what GPUs would do with heads at real sizes, compiled without one
 
 The config file says what is measured; each of its fields can be set on the command line as
 --config.FIELD=VALUE. Tables go to stdout, progress to stderr, everything to --config.report=FILE.
@@ -39,6 +41,7 @@ from tiger_jax.evaluation import tables
 TASKS = {
     "scenes": "scene_run", "drafters": "exact_run", "routing_cost": "routing_cost",
     "routes": "route_picture", "curves": "curves", "peer_transformers": "peer_run",
+    "head_compile": "head_compile",
 }  # fmt: skip
 """Task of a config -> the module of tiger_jax.evaluation whose `evaluate` does it."""
 

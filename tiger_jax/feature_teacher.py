@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from tiger_jax.data.batches import batch_prompts, round_tiles, round_width
+from tiger_jax.data.draft_batches import question_pairs
 from tiger_jax.data.draft_examples import DraftExample
 from tiger_jax.data.feature_cache import FeatureCache, FeatureRecord
 from tiger_jax.data.packing import pack_texts
@@ -55,7 +56,7 @@ class FeatureTeacher:
         filled = self.batch - len(examples)
         everyone = [*examples, *[examples[-1]] * filled]
         answers = [*said, *[said[-1]] * filled]
-        packed = pack_texts([_pairs(e, r) for e, r in zip(everyone, answers, strict=True)])
+        packed = pack_texts([question_pairs(*each) for each in zip(everyone, answers, strict=True)])
         prefixes = [example.prefix for example in everyone]
         longest = round_width(max(len(prefix.tokens) for prefix in prefixes))
         tiles = round_tiles(sum(len(prefix.tiles) for prefix in prefixes), len(prefixes))
@@ -70,11 +71,6 @@ class FeatureTeacher:
             _record(found, b, batch.image_rows[b], len(prefixes[b].tokens), packed.segments[b])
             for b in range(len(examples))
         ]
-
-
-def _pairs(example: DraftExample, said: TeacherRecord) -> list[tuple[np.ndarray, np.ndarray]]:
-    responses = np.split(said.tokens, np.cumsum(said.lengths)[:-1])
-    return list(zip(example.questions, responses, strict=True))
 
 
 def _record(

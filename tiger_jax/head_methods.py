@@ -44,6 +44,9 @@ def resolve(config: ml_collections.ConfigDict) -> None:
     if config.method not in METHODS:
         raise UserError(f"method: expected one of {', '.join(METHODS)}, got {config.method!r}")
     _fill(config, METHODS[config.method])
+    config.model = config.verifier  # whose states are read
+    if config.run_dir is None:
+        config.run_dir = f"runs/heads/{config.method}"
     if config.draft_length is None:
         config.draft_length = config.head.medusa_heads
 

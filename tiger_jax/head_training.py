@@ -18,6 +18,7 @@ from tiger_jax.data.feature_cache import FeatureCache
 from tiger_jax.data.head_batches import PackHeads, TeachHead
 from tiger_jax.drafting import Lessons
 from tiger_jax.errors import UserError
+from tiger_jax.evaluation.abstract_verifier import TARGETS
 from tiger_jax.feature_teacher import FeatureTeacher
 from tiger_jax.head_methods import fused_taps, head_config
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
@@ -46,6 +47,8 @@ def block_head(config: Any, model: VisionLanguageModel) -> BlockHead:
 def check_head(config: Any) -> None:
     """UserError for the first field of a head's training that cannot be."""
     HeadLossSettings(**config.loss.to_dict())
+    if config.dry_run and config.dry_run not in TARGETS:
+        raise UserError(f"dry_run: expected one of {', '.join(TARGETS)}, got {config.dry_run!r}")
     if config.head.layout == "medusa" and config.draft_length > config.head.medusa_heads:
         raise UserError(
             f"draft_length: expected at most medusa_heads = {config.head.medusa_heads}, "

@@ -13,7 +13,9 @@ import tiger_jax
 from tiger_jax import runtime
 from tiger_jax.data.records import RecordError, Request, read_requests
 from tiger_jax.decoding import costs, statistics
-from tiger_jax.decoding.engine import BatchOutput, Options, compiles
+from tiger_jax.decoding.drafters.tree import DynamicTree
+from tiger_jax.decoding.engine import BatchOutput, Options
+from tiger_jax.decoding.programs import compiles
 from tiger_jax.decoding.stopping import cut_text
 from tiger_jax.errors import UserError
 from tiger_jax.pipeline import Answer, Pipeline, Prepared, batches
@@ -37,6 +39,8 @@ class Settings:
     selector: str | None = None
     """How the drafter sees pictures; None: as its folder says."""
     routed_tokens: int | None = None
+    tree: DynamicTree | None = None
+    """What a head drafts; None: chains."""
     dtype: str | None = None
     batch_size: int = 1
     compare: bool = False
@@ -106,7 +110,7 @@ class Session:
             draft_length=settings.draft_length or CALIBRATION_LENGTH,
             confidence=settings.confidence,
             dtype=settings.dtype or runtime.default_dtype(),
-            selector=settings.selector, routed_tokens=settings.routed_tokens,
+            selector=settings.selector, routed_tokens=settings.routed_tokens, tree=settings.tree,
         )  # fmt: skip
         if settings.draft_length == 0:
             self.pipeline = self.pipeline.plain()
@@ -222,7 +226,9 @@ class Session:
             "rounds": sum(o.rounds for o in outputs),
             "tokens": seen.tokens,
             **{f"p_ge_{n}": seen.share_at_least(n) for n in (2, 4, 8)},
-            "draft_length": self.pipeline.engine.drafter.draft_length if self._speculative else 0,
+            "drafter_kind": self.pipeline.kind,
+            "draft_length": self.pipeline.engine.drafter.spec.depth if self._speculative else 0,
+            "draft_nodes": self.pipeline.engine.drafter.spec.nodes if self._speculative else 0,
             **_routing_entry(self.pipeline.router),
             "batch_size": self.settings.batch_size,
             "calibration": self._calibration,

@@ -23,7 +23,15 @@ import jax
 import ml_collections
 from absl import flags, logging
 
-from tiger_jax import command_line, drafting, head_methods, head_training, objectives, runtime
+from tiger_jax import (
+    command_line,
+    drafting,
+    head_dry_run,
+    head_methods,
+    head_training,
+    objectives,
+    runtime,
+)
 from tiger_jax.data import scene_folder
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
@@ -48,7 +56,7 @@ MAKERS = {
 
 
 def train(config: ml_collections.ConfigDict) -> int:
-    """Run a config to its end or to a signal; returns the last step.
+    """Run a config to its end or to a signal; returns the last step. A dry run makes none.
 
     Raises:
         UserError: anything in the config that cannot be, before the first step.
@@ -57,6 +65,9 @@ def train(config: ml_collections.ConfigDict) -> int:
     if config.objective == "head":
         head_methods.resolve(config)
     _check_config(config)
+    if config.get("dry_run"):
+        print(head_dry_run.report(config))
+        return 0
     mesh = meshes.make_mesh(config.mesh.to_dict())
     parts = sharding_rules.batch_parts(mesh)
     if config.batch % parts:

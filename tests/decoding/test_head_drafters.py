@@ -9,7 +9,6 @@ verifier's is the same for many drafters.
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,16 +48,8 @@ def head_of(layout="eagle2", visual="none", **fields):
     sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "intermediate_size": 40}
     if layout == "medusa":
         sizes = {}
-    return DraftHead(
-        HeadConfig(
-            layout=layout,
-            visual=visual,
-            hidden_size=DIM,
-            vocab_size=VOCAB,
-            num_layers=2,
-            **sizes | fields,
-        )  # fmt: skip
-    )
+    shape = {"hidden_size": DIM, "vocab_size": VOCAB, "num_layers": 2}
+    return DraftHead(HeadConfig(layout=layout, visual=visual, **shape | sizes | fields))
 
 
 def routed(layout="eagle2", k=4, selector="tiger", tree=None, g=3, fields=(), **options):
@@ -286,9 +277,8 @@ def test_no_head_changes_a_token(name):
     assert 0 < max(hits) <= drafter.spec.depth
 
 
-@pytest.mark.parametrize("name", ["routed-step", "resampler-tree"])
-def test_the_engines_own_loop(name):
-    drafter, params = DRAFTERS[name], params_of(name)
+def test_the_engines_own_loop():
+    drafter, params = DRAFTERS["routed-step"], params_of("routed-step")
     model, weights = verifier()
     common = {
         "model": model, "drafter": drafter, "params": weights, "drafter_params": params,
@@ -327,6 +317,21 @@ SIZE = 160
 
 
 @functools.partial(jax.jit, static_argnames="head")
+def reference_read(head, params, states):
+    return head.read(params["head"], params["shared"], states)
+
+
+@functools.partial(jax.jit, static_argnames="head")
+def reference_look(head, params, tokens, images):
+    return head.resample(params, tokens, images, 2)
+
+
+@functools.partial(jax.jit, static_argnames="head")
+def reference_project(head, params, x, positions):
+    return head.project(params, x, positions)
+
+
+@functools.partial(jax.jit, static_argnames="head")
 def reference_rows(head, params, words, features, glances, positions):
     x, residual = head.rows(params, words[None], features[None], glances)
     return x[0], residual[0], *(rows[0] for rows in head.project(params, x, positions[None]))
@@ -345,8 +350,9 @@ class Reference:
         self.drafter, self.head, self.params = drafter, drafter.head, params
         self.visual, self.length = text.image_ids >= 0, len(text.tokens)
         self.images = text.image_ids
-        self.words, states = taps[:, :DIM], jnp.asarray(taps[:, DIM:])
-        self.features = np.asarray(self.head.read(params["head"], params["shared"], states))
+        self.words = taps[: self.length, :DIM]
+        features = reference_read(self.head, params, jnp.asarray(taps[:, DIM:]))
+        self.features = np.asarray(features)[: self.length]
         self.embedding = np.asarray(params["shared"].embedding)
         self.kind = self.head.config.visual
         self.bank = np.flatnonzero(self.visual)
@@ -354,19 +360,16 @@ class Reference:
             self.look()
 
     def look(self):
-        count = max(self.images.max() + 1, 1)
-        tokens = jnp.asarray(self.words[self.bank])[None]
-        images = jnp.asarray(self.images[self.bank])[None]
-        if not len(self.bank):
-            tokens, images = jnp.zeros((1, 1, DIM)), jnp.full((1, 1), -1)
-        vectors, whole = self.head.resample(self.params["head"], tokens, images, int(count))
+        tokens = pad(self.words[self.bank])[None]
+        images = pad(self.images[self.bank] + 1)[None] - 1  # padding belongs to no picture
+        vectors, whole = reference_look(self.head, self.params["head"], tokens, images)
         self.whole = np.asarray(whole[0])
         lasts = [np.flatnonzero(self.images == i).max() for i in range(self.images.max() + 1)]
         self.front = []
         for image, last in enumerate(lasts):
             each = vectors[:, image]
             places = jnp.full(each.shape[:2], last, jnp.int32)
-            _, keys, values = self.head.project(self.params["head"], each, places)
+            _, keys, values = reference_project(self.head, self.params["head"], each, places)
             self.front += list(zip(np.asarray(keys[0]), np.asarray(values[0]), strict=True))
 
     def glance(self, position):
@@ -393,7 +396,8 @@ class Reference:
         router = {name: np.asarray(w["kernel"]) for name, w in self.params["head"]["router"].items()
                   if name != "saliency"}  # fmt: skip
         scores = (self.words[self.bank] @ router["key"]) @ (query @ router["query"])
-        best = np.argsort(-scores, kind="stable")[: self.drafter.router.routed_tokens]
+        # Newlines of pictures are the same token: rounding must not part their scores.
+        best = np.argsort(-scores.round(3), kind="stable")[: self.drafter.router.routed_tokens]
         return [bank[i][3:] for i in best]
 
     def attend(self, row, seen) -> tuple[np.ndarray, np.ndarray]:
@@ -423,7 +427,7 @@ class Reference:
         rows = self.rows(pairs)
         if self.kind == "routed" and len(self.bank):
             bank = self.rows([(self.words[p], self.features[p], p) for p in self.bank])
-        front, found = getattr(self, "front", []), []
+        front, found, g = getattr(self, "front", []), [], None
         for step in range(len(tokens)):
             if step:
                 word = self.embedding[tokens[step]]
@@ -452,7 +456,7 @@ def test_a_round_is_what_the_method_says(name):
     prompt = arrays(drafter, committed(name))
     taps = np.asarray(select(drafter, read_prompts(prompt.replace(stream=None))))
     for row, text in enumerate(committed(name)):
-        reference = Reference(drafter, params, text, taps[row, : len(text.tokens)])
+        reference = Reference(drafter, params, text, taps[row])
         tokens = np.asarray(tree.tokens[row])
         if drafter.tree is None:
             logits = jnp.asarray(np.stack(reference.logits(tokens[:-1])))
@@ -512,12 +516,16 @@ def test_order_of_the_bank_is_irrelevant(name):
         found.append((np.asarray(tree.laws), after))
     np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
     if drafter.router is not None:
-        places = [np.where(s.valid, np.take_along_axis(
-            np.asarray(b.positions), np.asarray(s.indices), axis=1
-        ), -1) for (_, s), b in zip(found, (bank, moved), strict=True)] if (
-            bank.rows.shape[1] > int(found[0][1].indices.max())
-        ) else []  # fmt: skip
-        assert not places or (places[0] == places[1]).all()
+        places = [chosen(after, layout) for (_, after), layout in zip(
+            found, (bank, moved), strict=True
+        )]  # fmt: skip
+        assert places[0] == places[1]
+
+
+def chosen(state, layout):
+    """Positions of the tokens that each row has routed."""
+    rows = zip(*map(np.asarray, (state.indices, state.valid, layout.positions)), strict=True)
+    return [places[indices[valid]].tolist() for indices, valid, places in rows]
 
 
 @pytest.mark.parametrize("name", ["routed-step", "resampler-tree"])
@@ -563,33 +571,32 @@ def test_a_loop_in_half_precision(name):
     ))  # fmt: skip
     request, bounds = sampling_of(4), limits()
 
-    def run(weights: Any, params: Any, prompt: Any) -> Any:
+    def run(weights, params, prompt):
         state = prefill.start(
             model, drafter, weights, params, prompt, request, bounds,
             capacity=CAPACITY, room=ROOM, mode=MODE,
         )  # fmt: skip
-        return speculative.decode(
+        inner = speculative.decode(
             model, drafter, weights, params, state, request, bounds, jnp.int32(9), mode=MODE
         ).drafter
+        return jax.tree.leaves(getattr(inner, "cache", inner))
 
     prompt = arrays(drafter, texts())
-    state = jax.eval_shape(run, half(verifier()[1]), half(params_of(name)), prompt)
-    floats = {x.dtype.name for x in jax.tree.leaves(getattr(state, "cache", state))}
-    assert floats == {"bfloat16"}
+    shapes = jax.eval_shape(run, half(verifier()[1]), half(params_of(name)), prompt)
+    assert {x.dtype.name for x in shapes} == {"bfloat16"}
 
 
 def test_a_beam_search_has_room_for_what_it_runs():
     """Three levels of four rows, of which two nodes stand in the tree."""
     drafter = HeadDrafter(head_of(), 3, DynamicTree(nodes=3, depth=3, width=4))
     prompt = arrays(drafter, texts())
-    longest = int(prompt.lengths.max())
+
+    def rows(params, taps):
+        return drafter.prefill(params, prompt, taps, WIDTH + ROOM + 3).cache.keys[0]
+
     taps = jax.ShapeDtypeStruct((4, WIDTH, 2 * DIM), jnp.float32)
-    capacity = WIDTH + ROOM + drafter.spec.nodes
-    run = functools.partial(drafter.prefill, capacity=capacity)
-    state = jax.eval_shape(run, random_params(drafter), prompt, taps)
-    needed = prompt.stream.tokens.shape[1] + ROOM + 3 * 4
-    assert longest <= WIDTH
-    assert state.cache.capacity >= needed
+    shape = jax.eval_shape(rows, random_params(drafter), taps).shape
+    assert shape[2] == prompt.stream.tokens.shape[1] + ROOM + 3 * 4
 
 
 def test_wrong_settings():

@@ -122,6 +122,15 @@ def test_without_the_compiler_one_line_says_what_to_install(config, monkeypatch)
         head_compile.evaluate(config)
 
 
+def test_a_plugin_that_did_not_register_is_named(monkeypatch):
+    def refuse(*_, **__):
+        raise NotImplementedError("topology not implemented for cuda")
+
+    monkeypatch.setattr(gpu_compiler.topologies, "get_topology_desc", refuse)
+    with pytest.raises(UserError, match="JAX_PLATFORMS=cpu"):
+        gpu_compiler.place((), gpu_compiler.CARDS["a40"])
+
+
 def test_cards_are_described_in_the_proto_s_text_form():
     target = gpu_compiler.CARDS["a40"].target
     assert "cuda_compute_capability { major: 8 minor: 6 }" in target

@@ -10,7 +10,6 @@ import pytest
 from tests.training import draft_cases
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.ops.attention import attend
-from tiger_jax.routing import router as routing
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.testing.tiny import tiny_model
 from tiger_jax.training.head_blocks import BlockHead
@@ -94,82 +93,90 @@ def _table_rows(model, prompt):
     return np.where(prompt.image_rows >= last, last, prompt.image_rows)
 
 
-def oracle(case, block, head, item, question, root):
-    """Logits [g, V] of the block whose root is token `root` of a response, and its routes."""
-    model, params, _ = case
-    net, config = block.head, block.head.config
-    shared = shared_weights(params)
-    said = draft_cases.response(item, question)
-    prompt = draft_cases.prompt_until(item, question, root + 1)
-    x, tapped = prompt_states(case, prompt, config.taps)
-    f = net.read(head, shared, tapped)
-    last = len(prompt.tokens) - 2  # the row that carries the root
-    visual = prompt.image_ids >= 0
-    images = jnp.asarray(prompt.image_ids[visual])[None]
-    glance_of = np.maximum.accumulate(prompt.image_ids)
-    drafts = [prompt.tokens[-1], *said[root + 1 : root + G]]
-    glances = None
-    count = 0 if not visual.any() else int(prompt.image_ids.max()) + 1
-    keys, values, places = [], [], []
+class Oracle:
+    """One block, drafted row by row from a whole prompt; rows are kept in a list."""
 
-    def glance(row):
-        if config.visual != "resampler":
+    def __init__(self, case, block, head, item, question, root):
+        self.block, self.net, self.head = block, block.head, head
+        self.shared = shared_weights(case[1])
+        prompt = draft_cases.prompt_until(item, question, root + 1)
+        said = draft_cases.response(item, question)
+        self.drafts = [prompt.tokens[-1], *said[root + 1 : root + G]]
+        self.x, tapped = prompt_states(case, prompt, self.net.config.taps)
+        self.f = self.net.read(head, self.shared, tapped)
+        self.images, self.last = prompt.image_ids, len(prompt.tokens) - 2
+        self.rows = []  # (key, value, position, whether it is a picture's)
+        self.bank, self.glances, self.chosen = [], None, []
+
+    def logits(self):
+        """[g, V], and the bank rows of every route."""
+        self.read_prompt()
+        state, logits, routes = self.f[:, self.last : self.last + 1], [], []
+        for step, token in enumerate(self.drafts):
+            place = self.last + step
+            word = self.net.embed(self.shared, jnp.full((1, 1), token, jnp.int32))
+            inputs, residual = self.net.rows(self.head, word, state, self.glance(place))
+            queries = self.remember(inputs, place)
+            again = step == 0 or self.block.route_every == "step"
+            if self.net.config.visual == "routed" and again:
+                query = inputs
+                if self.block.route_query == "hidden":
+                    query = self.attend(queries, residual, everything=False)
+                routes.append(self.route(query))
+            state = self.attend(queries, residual)
+            logits.append(np.asarray(self.net.logits(self.head, self.shared, state))[0, 0])
+        return np.stack(logits), routes
+
+    def read_prompt(self):
+        visual, config = self.images >= 0, self.net.config
+        if config.visual == "resampler":
+            count = int(self.images.max()) + 1
+            images = jnp.asarray(self.images[visual])[None]
+            vectors, self.glances = self.net.resample(self.head, self.x[:, visual], images, count)
+            for number in range(count):
+                end = int(np.flatnonzero(self.images == number)[-1])
+                for vector in range(vectors.shape[2]):
+                    self.remember(vectors[:, number, vector][:, None], end)
+        for place in range(self.last):
+            if visual[place] and config.visual in ("none", "resampler"):
+                continue
+            own = self.x[:, place if visual[place] else place + 1][:, None]
+            f = self.f[:, place : place + 1]
+            inputs, _ = self.net.rows(self.head, own, f, self.glance(place))
+            self.remember(inputs, place, len(self.bank) if visual[place] else None)
+            if visual[place]:
+                self.bank.append(inputs[0, 0])
+        self.chosen = range(len(self.bank))
+
+    def glance(self, place):
+        if self.net.config.visual != "resampler":
             return None
-        if glance_of[min(row, last)] < 0:
-            return jnp.zeros((1, 1, config.inner))
-        return glances[:, glance_of[min(row, last)]][:, None]
+        before = self.images[: min(place, self.last) + 1].max()
+        shape = (1, 1, self.net.config.inner)
+        return jnp.zeros(shape) if before < 0 else self.glances[:, before].reshape(shape)
 
-    def layer_rows(embedding, state, row):
-        return net.rows(head, embedding, state, glance(row))
+    def remember(self, inputs, place, bank_row=None):
+        at = jnp.full((1, 1), place, jnp.int32)
+        queries, key, value = self.net.project(self.head, inputs, at)
+        self.rows.append((key, value, bank_row))
+        return queries
 
-    def remember(inputs, row):
-        _, key, value = net.project(head, inputs, jnp.full((1, 1), row, jnp.int32))
-        keys.append(key), values.append(value), places.append(row)
+    def route(self, query):
+        asked = query[0, 0] @ self.head["router"]["query"]["kernel"]
+        scores = (jnp.stack(self.bank) @ self.head["router"]["key"]["kernel"]) @ asked
+        # Equal rows must not be told apart by rounding.
+        best = np.argsort(-np.round(np.asarray(scores), 4), kind="stable")[:K]
+        self.chosen = sorted(best.tolist())
+        return self.chosen
 
-    if config.visual == "resampler" and count:
-        vectors, glances = net.resample(head, x[:, visual], images, count)
-        for number in range(count):
-            end = int(np.flatnonzero(prompt.image_ids == number)[-1])
-            for vector in range(vectors.shape[2]):
-                remember(vectors[:, number, vector][:, None], end)
-    for row in range(last):
-        if visual[row] and config.visual in ("none", "resampler"):
-            continue
-        own = x[:, row] if visual[row] else x[:, row + 1]
-        remember(layer_rows(own[:, None], f[:, row : row + 1], row)[0], row)
-    bank_rows = np.flatnonzero(visual)
-    state, chosen, logits, routes = f[:, last : last + 1], bank_rows, [], []
-    for step, token in enumerate(drafts):
-        row = last + step
-        word = net.embed(shared, jnp.full((1, 1), token, jnp.int32))
-        inputs, residual = layer_rows(word, state, row)
-        queries, _, _ = net.project(head, inputs, jnp.full((1, 1), row, jnp.int32))
-        remember(inputs, row)
-
-        def mixed(seen):
-            kept = [i for i, place in enumerate(places) if seen(place, i)]
-            stacked = [jnp.concatenate([rows[i] for i in kept], axis=1) for rows in (keys, values)]
-            stacked = [rows.swapaxes(1, 2) for rows in stacked]
-            return attend(queries, *stacked, jnp.ones((1, 1, len(kept)), bool))
-
-        if config.visual == "routed" and (step == 0 or block.route_every == "step"):
-            query = inputs
-            if block.route_query == "hidden":
-                away = mixed(lambda place, i: place > last or not visual[min(place, last)])
-                query = net.finish(head, residual, away)
-            asked = query[0, 0] @ head["router"]["query"]["kernel"]
-            scores = (x[0, bank_rows] @ head["router"]["key"]["kernel"]) @ asked
-            # Newline tokens are equal: rounding must not decide between them.
-            best = np.argsort(-np.round(np.asarray(scores), 4), kind="stable")[:K]
-            chosen = bank_rows[np.sort(best)]
-            routes.append(sorted(np.sort(best).tolist()))
-        seen = mixed(
-            lambda place, i: place > last or config.visual == "resampler"
-            or not visual[min(place, last)] or place in chosen
-        )  # fmt: skip
-        state = net.finish(head, residual, seen)
-        logits.append(np.asarray(net.logits(head, shared, state))[0, 0])
-    return np.stack(logits), routes
+    def attend(self, queries, residual, everything=True):
+        seen = self.chosen if everything else ()
+        kept = [row for row in self.rows if row[2] is None or row[2] in seen]
+        keys, values = (
+            jnp.concatenate([row[part] for row in kept], axis=1).swapaxes(1, 2) for part in (0, 1)
+        )
+        mixed = attend(queries, keys, values, jnp.ones((1, 1, len(kept)), bool))
+        return self.net.finish(self.head, residual, mixed)
 
 
 KINDS = {
@@ -197,10 +204,8 @@ def test_blocks_equal_one_block_at_a_time(case, kind):
     for b, m, question, root in CHECKED:
         item = case[2].items[b]
         length = int(batch.draft.block_lengths[b, m])
-        expected, routes = oracle(case, block, head, item, question, root)
-        np.testing.assert_allclose(
-            logits[b, m, :length], expected[:length], atol=2e-4, rtol=2e-4
-        )
+        expected, routes = Oracle(case, block, head, item, question, root).logits()
+        np.testing.assert_allclose(logits[b, m, :length], expected[:length], atol=2e-4, rtol=2e-4)
         if routes:
             got = np.asarray(unrolled.indices)[b, m]
             rows = int((item.example.prefix.image_ids >= 0).sum())
@@ -240,7 +245,8 @@ def test_every_objective_has_a_gradient_everywhere(case, objective):
         return sums.loss, sums
 
     gradients, sums = jax.jit(jax.grad(total, has_aux=True))(head)
-    assert float(sums.weight) > 0 and np.isfinite(float(sums.loss))
+    assert float(sums.weight) > 0
+    assert np.isfinite(float(sums.loss))
     flat = jax.tree_util.tree_leaves_with_path(gradients)
     dead = [jax.tree_util.keystr(path) for path, g in flat if not float(jnp.abs(g).max()) > 0]
     assert [name for name in dead if "saliency" not in name] == []

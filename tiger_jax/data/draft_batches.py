@@ -158,7 +158,9 @@ class PackDrafts:
             seq_bucket=longest, bank_bucket=round_width(max(most, 1)),
         )  # fmt: skip
         stream = _cut_stream(stream)
-        texts = pack_texts([_pairs(item) for item in items], self.text_multiple)
+        texts = pack_texts(
+            [question_pairs(item.example, item.record) for item in items], self.text_multiple
+        )
         inside = texts.segments > 0
         positions = np.where(inside, verifier.lengths[:, None] + texts.offsets, 0)
         return DraftRows(
@@ -207,11 +209,12 @@ class PackDrafts:
             blocks["law_logprobs"][b, real, u] = record.law_logprobs[drafted]
 
 
-def _pairs(item: TaughtExample) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(question, response) of each question."""
-    ends = np.cumsum(item.record.lengths)[:-1]
-    responses = np.split(item.record.tokens, ends)
-    return list(zip(item.example.questions, responses, strict=True))
+def question_pairs(
+    example: DraftExample, said: TeacherRecord
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(question, response) of each question, as texts are packed."""
+    responses = np.split(said.tokens, np.cumsum(said.lengths)[:-1])
+    return list(zip(example.questions, responses, strict=True))
 
 
 def _cut_stream(stream: StreamBatch) -> StreamBatch:

@@ -5,7 +5,6 @@ the caches and the batch that the run itself uses.
 """
 
 import dataclasses
-import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from tiger_jax.decoding.drafters.protocol import (
     RoutingDrafter,
 )
 from tiger_jax.decoding.engine import Engine, Options
+from tiger_jax.decoding.programs import program
 from tiger_jax.decoding.state import DecodeState, Limits
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops.sampling import Sampling, SamplingMode
@@ -73,14 +73,16 @@ def measure(engine: Engine, prompt: PromptArrays, options: Sequence[Options]) ->
     request, limits, room, mode = _endless(engine, prompt, options)
     state = engine.start(prompt, request, limits, room, mode)
     drafter, params = engine.drafter, engine.drafter_params
+    one_thread = engine.is_small(prompt.tokens.shape[0])
+    propose = program(_propose_many, one_thread, ("drafter", "mode"))
     draft_seconds = _median(
-        lambda state: _propose_many(drafter, params, state, request, limits, mode=mode),
-        lambda: state,
+        lambda state: propose(drafter, params, state, request, limits, mode=mode), lambda: state
     )
     route_seconds = 0.0
     if isinstance(drafter, RoutingDrafter):
+        route = program(_route_many, one_thread, ("drafter",))
         route_seconds = _median(
-            lambda state: _route_many(drafter, params, state, request, limits), lambda: state
+            lambda state: route(drafter, params, state, request, limits), lambda: state
         )
     return Costs(
         plain_step=plain_seconds,
@@ -101,10 +103,11 @@ def verification_costs(
     request, limits, room, mode = _endless(engine, prompt, options)
     state = engine.start(prompt, request, limits, room, mode)
 
+    verify = program(_verify_many, engine.is_small(prompt.tokens.shape[0]), ("model", "tokens"))
+
     def seconds(tokens: int) -> float:
         return _median(
-            lambda state: _verify_many(engine.model, engine.params, state, tokens=tokens),
-            lambda: state,
+            lambda state: verify(engine.model, engine.params, state, tokens=tokens), lambda: state
         )
 
     single = seconds(1)
@@ -144,7 +147,6 @@ def _median(run: Callable[[DecodeState], Any], start: Callable[[], DecodeState])
     return statistics.median(times[1:])
 
 
-@functools.partial(jax.jit, static_argnames=("drafter", "mode"))
 def _propose_many(
     drafter: Drafter, params: Params, state: DecodeState, request: Sampling, limits: Limits, *,
     mode: SamplingMode,
@@ -160,7 +162,6 @@ def _propose_many(
     return lax.fori_loop(0, STEPS, body, (state.pending, state.drafter))[0]
 
 
-@functools.partial(jax.jit, static_argnames=("drafter",))
 def _route_many(
     drafter: RoutingDrafter, params: Params, state: DecodeState, request: Sampling, limits: Limits
 ) -> Any:
@@ -185,7 +186,6 @@ def _context(state: DecodeState, request: Sampling, limits: Limits) -> RoundCont
     )  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnames=("model", "tokens"))
 def _verify_many(
     model: VisionLanguageModel, params: Params, state: DecodeState, *, tokens: int
 ) -> Array:

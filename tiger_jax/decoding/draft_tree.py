@@ -14,7 +14,6 @@ import dataclasses
 
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -64,11 +63,12 @@ def ancestors(tree: DraftTree, spec: DraftSpec) -> Bool[Array, "B N N"]:
     own = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
     parents = jnp.maximum(tree.parents, 0)[:, :, None]
 
-    def grow(_: Array, seen: Array) -> Array:
-        return own | jnp.take_along_axis(seen, parents, axis=1)
-
-    # Each turn reaches one generation further; the root's clipped parent is the root itself.
-    return lax.fori_loop(0, spec.depth, grow, own)
+    seen = own
+    # Each turn reaches one generation further; the root's clipped parent is the root itself. A loop
+    # on the device would cut the round into two graphs.
+    for _ in range(spec.depth):
+        seen = own | jnp.take_along_axis(seen, parents, axis=1)
+    return seen
 
 
 def depths(seen: Bool[Array, "B N N"]) -> Int[Array, "B N"]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tiger_jax.decoding import autoregressive, prefill, speculative, stopping
 from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
+from tiger_jax.decoding.programs import compiles, is_small, program
 from tiger_jax.decoding.state import DecodeState, Finish, Limits
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import Params, VisionLanguageModel
@@ -27,22 +28,6 @@ ROOM_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CAPACITY_STEP = 64
 STOP_IDS = 8
 _UNLIMITED = np.int32(2**30)
-
-start_program = jax.jit(
-    prefill.start, static_argnames=("model", "drafter", "capacity", "room", "mode")
-)
-plain_program = jax.jit(
-    autoregressive.decode, static_argnames=("model", "mode"), donate_argnames=("state",)
-)
-speculative_program = jax.jit(
-    speculative.decode, static_argnames=("model", "drafter", "mode"), donate_argnames=("state",)
-)
-
-
-def compiles() -> int:
-    """Programs compiled so far in this process (one a bucket and setting)."""
-    programs = (start_program, plain_program, speculative_program)
-    return sum(program._cache_size() for program in programs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +115,19 @@ class Engine:
         """The same verifier without a drafter."""
         return dataclasses.replace(self, drafter=None, drafter_params=None)
 
+    @property
+    def nodes(self) -> int:
+        """Tokens of a row that one verifier pass takes."""
+        return self.drafter.spec.nodes if self.drafter else 1
+
+    def is_small(self, batch: int) -> bool:
+        """Whether rounds of so many rows belong on one thread."""
+        text = self.model.config.text
+        inner = text.head_dim * (text.num_heads + text.num_kv_heads)
+        layer = text.hidden_size * (2 * inner + 3 * text.intermediate_size)
+        weights = text.num_layers * layer + text.vocab_size * text.hidden_size
+        return is_small(batch * self.nodes, weights)
+
     def run(
         self, prompt: PromptArrays, options: Sequence[Options], update: Update | None = None
     ) -> BatchOutput:
@@ -202,9 +200,9 @@ class Engine:
         mode: SamplingMode,
     ) -> DecodeState:  # fmt: skip
         """Prefill; the state holds the first token of each row."""
-        nodes = self.drafter.spec.nodes if self.drafter else 1
-        needed = prompt.tokens.shape[1] + room + nodes + 1
-        return start_program(
+        needed = prompt.tokens.shape[1] + room + self.nodes + 1
+        static = ("model", "drafter", "capacity", "room", "mode")
+        return program(prefill.start, False, static)(
             model=self.model, drafter=self.drafter, params=self.params,
             drafter_params=self.drafter_params, prompt=prompt, request=request, limits=limits,
             capacity=-(-needed // CAPACITY_STEP) * CAPACITY_STEP, room=room, mode=mode,
@@ -216,12 +214,15 @@ class Engine:
     ) -> DecodeState:  # fmt: skip
         """Run until all rows are done, or `rounds` rounds. The given state is consumed."""
         bound = _UNLIMITED if rounds is None else np.int32(rounds)
+        one_thread = self.is_small(state.pending.shape[0])
         if self.drafter is None:
-            return plain_program(
+            decode = program(autoregressive.decode, one_thread, ("model", "mode"), ("state",))
+            return decode(
                 model=self.model, params=self.params, state=state, request=request,
                 limits=limits, steps=bound, mode=mode,
             )  # fmt: skip
-        return speculative_program(
+        static = ("model", "drafter", "mode")
+        return program(speculative.decode, one_thread, static, ("state",))(
             model=self.model, drafter=self.drafter, params=self.params,
             drafter_params=self.drafter_params, state=state, request=request, limits=limits,
             rounds=bound, mode=mode,

@@ -130,9 +130,14 @@ def compile_loop(
 
 
 def _device(card: Card) -> Any:
-    topology = topologies.get_topology_desc(
-        "", platform="cuda", topology="1x1x1", target_config=card.target
-    )
+    try:
+        topology = topologies.get_topology_desc(
+            "", platform="cuda", topology="1x1x1", target_config=card.target
+        )
+    except NotImplementedError:  # the plugin does not register where it finds no driver
+        raise UserError(
+            "head_compile: expected a CUDA driver or JAX_PLATFORMS=cpu, got neither"
+        ) from None
     return topology.devices[0]
 
 

@@ -17,7 +17,7 @@ from tiger_jax.evaluation.abstract_verifier import PROMPT_TEXT, TARGETS, Sizes, 
 from tiger_jax.evaluation.gpu_compiler import CARDS, Card
 from tiger_jax.evaluation.head_programs import HeadSetting, Work
 from tiger_jax.evaluation.progress import Counter
-from tiger_jax.evaluation.tables import markdown, number, yes_no
+from tiger_jax.evaluation.tables import MISSING, markdown, number, yes_no
 
 PLAIN = "plain step"
 HEADER = (
@@ -79,7 +79,7 @@ def text(report: Mapping[str, Any]) -> str:
         "what the kernels of the turn read and write together. c: least of a head step over least "
         "of the plain step; c moved: the same of moved. temp, kernels, whole-cache ops (kernels "
         "that write an array as large as a cache and are no update in place) and one graph are "
-        "those of the compiled program, which has `layers` layers of the verifier.",
+        "those of the compiled program, which has `layers` layers of the verifier (-: none).",
     ])  # fmt: skip
 
 
@@ -157,8 +157,9 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     def giga(name: str) -> str:
         return number(row[name] / 1e9 if row[name] is not None else None, ".2f")
 
+    layers = str(row["layers"] or MISSING)
     return [
-        row["program"], row["target"], row["card"], str(row["batch"]), str(row["layers"]),
+        row["program"], row["target"], row["card"], str(row["batch"]), layers,
         giga("weight_bytes"), giga("cache_bytes"), giga("least_bytes"), giga("moved_bytes"),
         number(row["c"], ".4f"), number(row["c_moved"], ".4f"),
         f"{row['temporary_bytes'] / 1e6:.1f}", str(row["kernels"]),

@@ -39,10 +39,13 @@ def attend(
     scores = jnp.where(visible, scores * dim**-0.5, _MASKED)
     weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
+    if weights.dtype != values.dtype:
+        # Else XLA turns a single query's product into one over the whole cache in float32, and
+        # writes that to memory (seen for the H200).
+        weights = lax.optimization_barrier(weights.astype(values.dtype))
     mixed = lax.dot_general(
-        weights.astype(values.dtype), values, (((3,), (2,)), ((0, 1), (0, 1))),
-        preferred_element_type=jnp.float32,
-    ).astype(queries.dtype)  # fmt: skip
+        weights, values, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
+    ).astype(queries.dtype)
     mixed = mixed.reshape(batch, kv_heads, groups, length, dim).transpose(0, 3, 1, 2, 4)
     return mixed.reshape(batch, length, heads * dim)
 

@@ -58,6 +58,16 @@ class HeadBatch:
             prefix_features=cut(self.prefix_features), text_features=cut(self.text_features)
         )
 
+    def looks(self) -> Float[Array, "B M g R"]:
+        """Where the verifier looks at each drafted token's predecessor, over the whole bank; zeros
+        at steps that do not exist."""
+        size = self.visual.shape[1]
+        ids = jnp.where(self.look_ids >= 0, self.look_ids, size)  # padding is dropped
+        empty = jnp.zeros((*ids.shape[:3], size), jnp.float32)
+        b, m, u = jnp.ogrid[tuple(slice(count) for count in ids.shape[:3])]
+        places = b[..., None], m[..., None], u[..., None], ids
+        return empty.at[places].add(self.look_weights, mode="drop")
+
     def next_features(self) -> Float[Array, "B M g F"]:
         """The verifier's states at the drafted tokens' predecessors: what g_u stands for."""
         count = self.draft.block_tokens.shape[2]

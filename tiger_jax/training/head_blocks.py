@@ -22,13 +22,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from tiger_jax.errors import UserError
 from tiger_jax.models.head import DraftHead
 from tiger_jax.ops.attention import attend_branches
 from tiger_jax.routing import router as routing
 from tiger_jax.routing.bank import Bank
-from tiger_jax.routing.head_router import ROUTE_EVERY, ROUTE_QUERIES, init_head_router
-from tiger_jax.routing.router import LOOK_ONCE, RouterConfig
+from tiger_jax.routing.head_router import check_routing, init_head_router
+from tiger_jax.routing.router import RouterConfig
 from tiger_jax.training import block_layout
 from tiger_jax.training.block_layout import at_anchors
 from tiger_jax.training.head_batch import HeadBatch
@@ -73,17 +72,7 @@ class BlockHead:
     route_every: str = "round"
 
     def __post_init__(self) -> None:
-        routed = self.head.config.visual == "routed"
-        if routed != (self.router is not None and self.router.routes):
-            raise UserError("router: expected one that routes with visual 'routed' and only there")
-        for name, allowed in (("route_query", ROUTE_QUERIES), ("route_every", ROUTE_EVERY)):
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(allowed)
-                raise UserError(f"{name}: expected one of {choices}, got {getattr(self, name)!r}")
-        if self.route_query == "hidden" and self.route_every == "step":
-            raise UserError("route_every: expected round with route_query hidden, got step")
-        if routed and self.router.selector in LOOK_ONCE:
-            raise UserError(f"selector: expected one that heads know, got {self.router.selector}")
+        check_routing(self.head.config, self.router, self.route_query, self.route_every)
 
     def init_params(self, key: Key[Array, ""]) -> Any:
         """Random parameters, the router's under "router"."""
@@ -141,7 +130,8 @@ class BlockHead:
             rows, plain, pictures = self._put_vectors(params, batch, vectors, rows, plain, pictures)
         bank = None
         if visual == "routed":
-            bank = routing.make_bank(params["router"], batch.visual, draft.stream.bank)
+            tokens = routing.take_rows(x, draft.stream.bank.positions[:, None])[:, 0]
+            bank = routing.make_bank(params["router"], tokens, draft.stream.bank)
         glance = None if glances is None else _at_picture(glances, last[:, -1:])[:, 0]
         return _Text(rows, plain, pictures, glance, bank)
 

@@ -17,13 +17,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from tiger_jax.errors import UserError
 from tiger_jax.ops.sampling import log_chosen
 from tiger_jax.training import grpo_loss, head_loss
-from tiger_jax.training.distill_loss import forward_kl, route_cross_entropy
+from tiger_jax.training.distill_loss import forward_kl
 from tiger_jax.training.head_batch import HeadBatch
 from tiger_jax.training.head_blocks import BlockHead, Unrolled
 from tiger_jax.training.rewards import accepted_prefix
@@ -122,35 +123,27 @@ def _expected_acceptance(
 def _route_loss(unrolled: Unrolled, batch: HeadBatch, blocks: bool) -> tuple[Array, Metrics]:
     """Cross entropy of the router against where the verifier looks.
 
-    One route a block is taught by the mean look over the draft, one a step by that of its token.
+    A route a step is taught by the look of its token; one a block by the mean look over the draft,
+    each token's sharpened before, so that all of them have a say.
 
     Args:
         blocks: the loss that it is added to counts blocks, not drafted tokens.
     """
     if unrolled.scores is None:
         return jnp.zeros(()), {}
-    draft = batch.draft
+    looks, weights = batch.looks(), batch.draft.live.astype(jnp.float32)
     if unrolled.scores.shape[2] == 1:
-        ids, targets = draft.route_ids[:, :, None], draft.route_weights[:, :, None]
-        weights = draft.block_lengths[:, :, None].astype(jnp.float32)
-    else:
-        ids, targets = batch.look_ids, batch.look_weights
-        weights = draft.live.astype(jnp.float32)
+        weights = weights.sum(axis=2, keepdims=True)
+        looks = looks.sum(axis=2, keepdims=True) / jnp.maximum(weights, 1.0)[..., None]
     if blocks:
         weights = weights / jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
-    losses = route_cross_entropy(_flat(unrolled.scores), _flat(ids), _flat(targets))
-    losses = losses.reshape(weights.shape) * weights
-    chosen = unrolled.indices
-    hit = ((ids[..., None] == chosen[..., None, :]) & (ids >= 0)[..., None]).any(axis=-1)
-    held = (hit * targets).sum(axis=-1) * weights
+    # Padded rows have no look, and their log-probability is finite: they count nothing.
+    losses = -(looks * jax.nn.log_softmax(unrolled.scores, axis=-1)).sum(axis=-1) * weights
+    held = jnp.take_along_axis(looks, unrolled.indices, axis=-1, mode="fill", fill_value=0)
+    held = held.sum(axis=-1) * weights
     return losses.sum(), {
         "route": (losses.sum(), weights.sum()), "route_mass": (held.sum(), weights.sum())
     }  # fmt: skip
-
-
-def _flat(values: Array) -> Array:
-    """[B, M, s, n] -> [B, M * s, n]."""
-    return values.reshape(values.shape[0], -1, values.shape[-1])
 
 
 def _metrics(logits: Float[Array, "B M g V"], batch: HeadBatch) -> Metrics:

@@ -32,7 +32,7 @@ from jaxtyping import Int
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_json
 from tiger_jax.models.head import DraftHead, HeadConfig
-from tiger_jax.routing.head_router import ROUTE_EVERY, ROUTE_QUERIES, init_head_router
+from tiger_jax.routing.head_router import check_routing, init_head_router
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.weights import safetensors_io
 from tiger_jax.weights.name_table import Entry, NameTable, Rule, StoredTensor, find_faults
@@ -75,13 +75,7 @@ class HeadFolder:
     """Free settings of drafting, kept as JSON (so tuples come back as lists)."""
 
     def __post_init__(self) -> None:
-        routed = self.config.visual == "routed"
-        if routed != (self.router is not None and self.router.routes):
-            raise UserError("router: expected one that routes with visual 'routed' and only there")
-        for name, allowed in (("route_query", ROUTE_QUERIES), ("route_every", ROUTE_EVERY)):
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(allowed)
-                raise UserError(f"{name}: expected one of {choices}, got {getattr(self, name)!r}")
+        check_routing(self.config, self.router, self.route_query, self.route_every)
         _check_draft_ids(self.draft_ids, self.config)
 
 
@@ -179,9 +173,7 @@ def _check_params(flat: Mapping[str, Any], by_path: Mapping[str, Entry]) -> None
     find_faults({entry.hf: entry for entry in by_path.values()}, stored).raise_if_any("params")
 
 
-def _entries(
-    config: HeadConfig, router: RouterConfig | None, route_query: str
-) -> dict[str, Entry]:
+def _entries(config: HeadConfig, router: RouterConfig | None, route_query: str) -> dict[str, Entry]:
     """What head.safetensors must hold, draft_ids aside."""
     abstract = dict(DraftHead(config).abstract_params())
     if router is not None:

@@ -38,12 +38,12 @@ from tiger_jax.models.head import DraftHead, Params
 from tiger_jax.ops import sampling
 from tiger_jax.ops.attention import attend
 from tiger_jax.ops.kv_cache import KVCache
-from tiger_jax.ops.sampling import Purpose, SamplingMode
+from tiger_jax.ops.sampling import NEVER, Purpose, SamplingMode
 from tiger_jax.routing import router as routing
 from tiger_jax.routing.bank import BankLayout, Stream
+from tiger_jax.routing.head_router import check_routing
 from tiger_jax.routing.router import RouterConfig
 
-SELECTORS = ("tiger", "random", "image_only")
 TEXT = -1
 """`Stream.visual` of a text token."""
 
@@ -66,43 +66,19 @@ class HeadDrafter:
     """What asks the router: `input`, the layer's input at the root's row, or `hidden`, the layer's
     output there without any routed token."""
     route_every: str = "round"
-    """round: once, at the root; step: anew for every token of the chain."""
+    """round: once, at the root; step: anew for every token of a chain, and for every level of a
+    tree, whose branches share it."""
     confidence: float = 0.0
     """Where a row stops drafting early: chain.ChainGrowth."""
 
     def __post_init__(self) -> None:
-        choices = {"route_query": ("input", "hidden"), "route_every": ("round", "step")}
-        for name, allowed in choices.items():
-            got = getattr(self, name)
-            if got not in allowed:
-                raise UserError(f"{name}: expected {' or '.join(allowed)}, got {got!r}")
+        check_routing(self.head.config, self.router, self.route_query, self.route_every)
         if self.draft_length < 1:
             raise UserError(f"draft_length: expected at least 1, got {self.draft_length}")
         if self.head.config.layout == "medusa":
-            raise UserError("layout: expected eagle2 or eagle3, got medusa")
+            raise UserError("layout: expected one with a layer, got medusa")
         if self.tree is not None and self.confidence > 0:
             raise UserError(f"confidence: expected 0 with a tree, got {self.confidence}")
-        self._check_routing()
-
-    def _check_routing(self) -> None:
-        visual, router = self.head.config.visual, self.router
-        if (visual == "routed") != (router is not None):
-            got = "none" if router is None else router.selector
-            raise UserError(f"router: expected one if visual is routed, got {got} with {visual}")
-        if router is not None and router.selector not in SELECTORS:
-            names = ", ".join(SELECTORS)
-            raise UserError(f"selector: expected one of {names}, got {router.selector!r}")
-        if router is not None and router.gate == "sigmoid":
-            raise UserError("gate: expected none or straight_through, got 'sigmoid'")
-        if self.route_every == "round":
-            return
-        if router is None or self.tree is not None:
-            got = "no router" if router is None else "a tree"
-            raise UserError(
-                f"route_every: expected round without a routed chain, got step and {got}"
-            )
-        if self.route_query == "hidden":
-            raise UserError("route_every: expected round with route_query hidden, got step")
 
     @property
     def spec(self) -> DraftSpec:
@@ -212,9 +188,9 @@ class HeadDrafter:
         states: Float[Array, "B S F"],
     ) -> HeadState:  # fmt: skip
         """The bank's scored projections, and the keys and values that routes copy."""
-        scored = routing.make_bank(params["head"].get("router"), bank, layout)
         features = self._read(params, take(states, layout.positions))
         rows = self._rows(params, bank, features, layout.positions)
+        scored = routing.make_bank(params["head"].get("router"), rows.x, layout)
         # The tokens themselves are not needed again, and at 5,120 numbers each they are large.
         return state.replace(
             bank=scored.replace(tokens=scored.tokens[..., :0]),
@@ -298,14 +274,17 @@ class HeadDrafter:
 
     def _route(
         self, params: Params, state: HeadState, context: RoundContext,
-        query: Float[Array, "B 1 X"], step: Array | int, cache: KVCache,
+        query: Float[Array, "B T X"], step: Array | int, cache: KVCache,
     ) -> dict[str, Array | KVCache]:  # fmt: skip
         """The k bank rows that fit best, copied to the front: `cache`, `indices` and `valid`."""
-        places = (context.lengths + step)[:, None]
+        places = jnp.broadcast_to((context.lengths + step)[:, None], query.shape[:2])
         keys = sampling.draw_keys(context.sampling.seeds, places, Purpose.ROUTE)
         scores = routing.route_scores(
             self.router, params["head"].get("router"), query, state.bank, keys
         )
+        if query.shape[1] > 1:  # the branches of a tree share one route: each has a say
+            shared = jax.nn.softmax(scores, axis=-1).mean(axis=1, keepdims=True)
+            scores = jnp.where(state.bank.valid[:, None], shared, NEVER)
         routed = routing.choose(scores, self.router.routed_tokens, state.bank.positions)
 
         def copy(rows: Array, bank_rows: Array) -> Array:
@@ -347,6 +326,9 @@ class HeadDrafter:
         positions = jnp.broadcast_to((context.lengths - 1 + step)[:, None], tokens.shape)
         features = take(draft.g, parents)
         rows = self._rows(params, words, features, positions, spread(state.glance, words))
+        if self.route_every == "step":
+            found = self._route(params, state, context, rows.x, step, draft)
+            draft = found.pop("cache").replace(**found)
         ends, before = root_end(state, context), draft.seen.shape[2]
         draft = write_rows(draft, rows.keys, rows.values, ends + before)
         own = jnp.eye(tokens.shape[1], dtype=bool)[None]
