@@ -10,7 +10,8 @@ The verifier answers every prompt once, one more pass keeps its hidden states; b
 cache_dir and serve every method. The result, run_dir/export, is what `--drafter` of
 tiger_jax.decode takes.
 
-    tiger_head   routed visual input, fused states, KL unrolled over its own outputs (ours)
+    tiger_head   k = 8 visual rows, routed anew at every draft step (--config.route_every=round: the
+                 paper's rule), fused states, KL unrolled over its own outputs (ours)
     eagle2       last state, all visual rows, smooth L1 + 0.1 CE, no unrolling
     eagle3       fused states, all visual rows, own lm_head, CE unrolled, 0.8^i
     vispec       last state, two vectors a picture, 10 L1 + 0.1 ListMLE, unrolled twice
@@ -55,7 +56,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
                 "medusa_heads": 4,
             },
             "route_query": "input",  # or hidden
-            "route_every": "round",  # or step
+            "route_every": config_dict.placeholder(str),  # round, or step
             "loss": {  # training.head_step.HeadLossSettings
                 "objective": config_dict.placeholder(str),
                 "decay": config_dict.placeholder(float),
@@ -72,7 +73,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     if name == presets.EMBEDDED:
         config.update({
             "steps": 1200, "batch": 24, "learning_rate": 3e-3, "warmup": 50,
-            "evaluate_every": 500, "route_every": "round",
+            "evaluate_every": 600,
         })  # fmt: skip
         config.head.update({
             "width": 128, "num_heads": 4, "num_kv_heads": 4, "head_dim": 32,

@@ -13,6 +13,7 @@ from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import make_scene
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
+from tiger_jax.pipeline import TINY_LLAVA, embedded_drafter
 from tiger_jax.session import Stream
 from tiger_jax.weights.export import save_hf_folder
 
@@ -21,6 +22,8 @@ FIELDS = {
     "predicted_speedup", "measured_speedup", "measured_speedup_with_prefill", "ceiling",
     "identical_to_plain", "compiles", "prefill_seconds", "decode_seconds", "device", "versions",
 }  # fmt: skip
+KINDS = [kind for kind in decode.KINDS if embedded_drafter(kind=kind).is_dir()]
+TREE = ("--draft-tree", "8,2,3")
 REQUEST_FIELDS = {
     "id", "text", "tokens", "rounds", "drafted", "accepted", "accepted_lengths", "finish_reason",
     "logprobs", "error",
@@ -157,6 +160,80 @@ def test_plain_decoding_without_a_drafter(pair, tmp_path, capsys):
     assert report["A"] is None
     assert report["draft_length"] == 0
     assert report["c"] is None
+
+
+def answered(tmp_path, *arguments):
+    """Report of the embedded pair's answer about the demo picture."""
+    path = tmp_path / "report.json"
+    line = ["--image", TINY_LLAVA / "demo.png", "--prompt", decode.DEMO_PROMPT,
+            "--max-new-tokens", 16, "--report", path]  # fmt: skip
+    assert run(*line, *arguments) == 0
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def embedded_plain(tmp_path_factory):
+    """What the embedded verifier says alone."""
+    report = answered(tmp_path_factory.mktemp("plain"), "--drafter", "none", "--quiet")
+    assert (report["drafter_kind"], report["draft_nodes"]) == (None, 0)
+    return report["requests"][0]["tokens"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafters_of_the_embedded_pair(kind, embedded_plain, tmp_path):
+    """Each says what the verifier says alone, and some of its drafts are accepted."""
+    report = answered(tmp_path, "--drafter-kind", kind, "--draft-length", 3, "--quiet")
+    assert report["requests"][0]["tokens"] == embedded_plain
+    assert len(embedded_plain) == 16
+    assert report["drafter_kind"] == kind
+    assert (report["draft_length"], report["draft_nodes"]) == (3, 4)
+    assert report["A"] > 0.5
+    routed = kind in ("tiger_head", "vlm")
+    assert report["routed_tokens"] == (8 if routed else None)
+    assert report["pooled_tokens"] is None or kind in ("tiger_head", "vlm")
+
+
+def test_a_tree_is_compared_with_plain_decoding(embedded_plain, tmp_path, capsys):
+    report = answered(tmp_path, "--drafter-kind", "tiger_head", *TREE, "--compare")
+    assert report["identical_to_plain"] is True
+    assert report["requests"][0]["tokens"] == embedded_plain
+    assert (report["draft_length"], report["draft_nodes"]) == (3, 8)
+    assert 0.5 < report["A"] <= 3
+    assert report["p_ge_4"] == 0
+    assert report["predicted_speedup"] > 0
+    assert "identical to plain decoding: yes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--draft-tree", "8,2"], "draft tree: expected NODES,DEPTH,WIDTH or chain, got '8,2'"),
+        (["--draft-tree", "8,-2,3"], "draft tree: expected NODES,DEPTH,WIDTH or chain"),
+        (["--draft-tree", "9,1,2"], "tree: expected 2 to 7 nodes, got 9"),
+        ([*TREE, "--draft-confidence", "0.5"], "confidence: expected 0 with a tree, got 0.5"),
+        ([*TREE, "--drafter-kind", "vlm"], "draft tree: expected a head as drafter, got "),
+        ([*TREE, "--draft-length", "3"], "--draft-tree: expected no --draft-length, got 3"),
+        ([*TREE, "--draft-length", "auto"], "--draft-tree: expected no --draft-length, got auto"),
+        ([*TREE, "--drafter", "none"], "--draft-tree: expected a drafter to use it"),
+        (["--drafter-kind", "vlm", "--drafter", "d"], "expected the embedded pair, got --drafter"),
+        (["--drafter-kind", "vlm", "--verifier", "v"], "expected the embedded pair, got --verifi"),
+        (["--drafter-kind", "tiger_head", "--selector", "sparsevlm"],
+         "selector: expected one of tiger, random, image_only, got 'sparsevlm'"),
+        (["--drafter-kind", "tiger_head", "--selector", "full"], "image_only, got 'full'"),
+    ],
+)  # fmt: skip
+def test_wrong_uses_of_heads_are_one_line_and_code_2(capsys, arguments, message):
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("tiger_head", "vlm")])
+def test_heads_that_do_not_route_are_asked_for_no_k(kind, capsys):
+    assert run("--drafter-kind", kind, "--routed-tokens", 4) == 2
+    assert f"routed_tokens: expected a head that routes, got {kind}" in capsys.readouterr().err
 
 
 def test_a_stop_string_is_never_shown_while_streaming(capsys):

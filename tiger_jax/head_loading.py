@@ -54,24 +54,18 @@ def load_head(
         raise UserError(f"{folder}: expected a head's folder, found no head_config.json there")
     check_fits(found.config, model, folder)
     head = DraftHead(found.config, model.dtype)
-    dtype = model.dtype
-    weights = {
-        name: part if name == "router" else jax.tree.map(lambda x: jnp.asarray(x, dtype), part)
-        for name, part in found.params.items()
-    }
+    weights = jax.tree.map(lambda x: jnp.asarray(x, model.dtype), found.params)
     ids = None if found.draft_ids is None else jnp.asarray(found.draft_ids)
     whole = {"head": weights, "shared": shared_weights(params, ids)}
     router = choose_head_router(found, selector, routed_tokens)
     if found.config.layout == "medusa":
-        length = min(draft_length, found.config.medusa_heads)
-        return found.method, MedusaDrafter(head, length, tree, confidence), whole
-    return (
-        found.method,
-        HeadDrafter(
+        draft_length = min(draft_length, found.config.medusa_heads)
+        drafter: Drafter = MedusaDrafter(head, draft_length, tree, confidence)
+    else:
+        drafter = HeadDrafter(
             head, draft_length, tree, router, found.route_query, found.route_every, confidence
-        ),
-        whole,
-    )
+        )
+    return found.method, drafter, whole
 
 
 def check_fits(head: HeadConfig, model: VisionLanguageModel, folder: str | Path) -> None:

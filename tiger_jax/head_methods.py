@@ -16,7 +16,7 @@ FUSED, LAST = "fused", "last"
 METHODS: dict[str, dict[str, Any]] = {
     "tiger_head": {
         "head": {"layout": "tiger", "features": FUSED, "visual": "routed"},
-        "loss": {"objective": "kl", "decay": 1.0}, "draft_length": 8,
+        "loss": {"objective": "kl", "decay": 1.0}, "draft_length": 8, "route_every": "step",
     },
     "eagle2": {
         "head": {"layout": "eagle2", "features": LAST, "visual": "full"},
@@ -47,6 +47,8 @@ def resolve(config: ml_collections.ConfigDict) -> None:
     config.model = config.verifier  # whose states are read
     if config.run_dir is None:
         config.run_dir = f"runs/heads/{config.method}"
+    if config.route_every is None:
+        config.route_every = "round"
     if config.draft_length is None:
         config.draft_length = config.head.medusa_heads
 

@@ -24,7 +24,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "visual_tokens": 2928,  # of one picture of 672 x 672 pixels
         "text_rows": 576,  # prompt and answer
         "routed_tokens": 8,
-        "route_every": "round",  # or step: the router inside every head step
+        "route_every": "step",  # the router inside every head step; or round
         # Of the router's queries and keys; 0 = that of the layer's input, which is 10,240 for the
         # 13B: 120 MB of projections a picture, read for every route.
         "router_width": 128,

@@ -2,13 +2,11 @@
 
     python -m tiger_jax.evaluate --config configs/eval/heads.py --config.report=heads.json
 
-The five methods are the package's own; "full", "none" and the others that say what routing is worth
-come from runs of configs/head.py (RUNS/NAME/export), as many steps each, and are left out where
-there is no such run:
+Heads come from runs of configs/head.py (RUNS/heads/NAME/export), as many steps each, and are left
+out where there is no such run (the package's own five: --config.more="('embedded:tiger_head',)"):
 
     tiger_head  --config.method=tiger_head          full    ... --config.head.visual=full
-    step        ... --config.route_every=step       none    ... --config.head.visual=none
-    hidden      ... --config.route_query=hidden
+    round       ... --config.route_every=round      none    ... --config.head.visual=none
     eagle2, eagle3, vispec, medusa                  --config.method=NAME
     aligned, more_kl: 300 further steps of tiger_head, by expected_acceptance and by kl
 
@@ -20,8 +18,8 @@ import ml_collections
 from tiger_jax.evaluation.exact_config import drafters_config
 
 NAMES = (
-    "tiger_head", "full", "step", "hidden", "none", "eagle2", "eagle3", "vispec", "medusa",
-    "more_kl", "aligned",
+    "tiger_head", "full", "round", "none", "eagle2", "eagle3", "vispec", "medusa", "more_kl",
+    "aligned",
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.models.interface import build_model
 from tiger_jax.ops.sampling import SamplingMode
-from tiger_jax.routing import router as routing
+from tiger_jax.routing.head_router import init_head_router
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.testing.tiny import lively_params, tiny_config
 
@@ -72,6 +72,7 @@ DRAFTERS = {
     "full-tree": HeadDrafter(head_of(visual="full"), 3, TREE),
     "resampler-tree": HeadDrafter(head_of(visual="resampler"), 3, BUSHY),
     "routed-tree": routed("eagle3", tree=BUSHY),
+    "routed-step-tree": routed(tree=BUSHY, route_every="step"),
     "routed-beams": routed(tree=TREE, route_query="hidden"),
     "medusa": MedusaDrafter(head_of("medusa"), 3),
     "medusa-tree": MedusaDrafter(head_of("medusa"), 3, TREE),
@@ -103,8 +104,8 @@ def random_params(drafter, seed=1):
 
     params = jax.tree_util.tree_map_with_path(draw, head.abstract_params())
     if getattr(drafter, "router", None) is not None:
-        shapes = jax.eval_shape(lambda: routing.init_router(
-            jax.random.key(0), drafter.query_width, token_width=DIM
+        shapes = jax.eval_shape(lambda: init_head_router(
+            jax.random.key(0), head.config, drafter.router, drafter.route_query
         ))  # fmt: skip
         params |= {"router": jax.tree_util.tree_map_with_path(draw, shapes)}
     ids = jnp.asarray(DRAFT_IDS) if head.config.draft_vocab else None
@@ -391,14 +392,17 @@ class Reference:
         found = [np.asarray(part)[: len(pairs)] for part in found]
         return list(zip(*found, strict=True))
 
-    def routed(self, query, bank) -> list:
-        """Keys and values of the k best bank rows."""
+    def routed(self, queries, bank) -> list:
+        """Keys and values of the k bank rows that fit these rows best, all together."""
         router = {name: np.asarray(w["kernel"]) for name, w in self.params["head"]["router"].items()
                   if name != "saliency"}  # fmt: skip
-        scores = (self.words[self.bank] @ router["key"]) @ (query @ router["query"])
-        # Newlines of pictures are the same token: rounding must not part their scores.
-        best = np.argsort(-scores.round(3), kind="stable")[: self.drafter.router.routed_tokens]
-        return [bank[i][3:] for i in best]
+        keys = np.stack([row[0] for row in bank]) @ router["key"]
+        scores = np.stack(queries) @ router["query"] @ keys.T * queries[0].size ** -0.5
+        if len(queries) > 1:
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
+        best = np.argsort(-scores.mean(axis=0), kind="stable")
+        return [bank[i][3:] for i in best[: self.drafter.router.routed_tokens]]
 
     def attend(self, row, seen) -> tuple[np.ndarray, np.ndarray]:
         """(g, logits) of a row that sees these keys and values."""
@@ -413,8 +417,11 @@ class Reference:
         found = reference_logits(self.head, self.params, jnp.asarray(row[1]), jnp.asarray(mixed))
         return tuple(map(np.asarray, found))
 
-    def logits(self, tokens) -> list[np.ndarray]:
-        """Drawable logits after the root, after the first draft, ..."""
+    def logits(self, levels) -> dict[tuple[int, ...], np.ndarray]:
+        """Drawable logits after every path of ranks; a level has {path: token}.
+
+        The first level is {(): root}.
+        """
         pairs, bank = [], []
         for p in range(self.length):
             if self.visual[p]:
@@ -422,24 +429,25 @@ class Reference:
                     pairs.append((self.words[p], self.features[p], p))
                 continue
             last = p == self.length - 1
-            word = self.embedding[tokens[0]] if last else self.words[p + 1]
+            word = self.embedding[levels[0][()]] if last else self.words[p + 1]
             pairs.append((word, self.features[p], p))
-        rows = self.rows(pairs)
+        rows = {(): self.rows(pairs)}  # what each node sees, itself last
         if self.kind == "routed" and len(self.bank):
             bank = self.rows([(self.words[p], self.features[p], p) for p in self.bank])
-        front, found, g = getattr(self, "front", []), [], None
-        for step in range(len(tokens)):
-            if step:
-                word = self.embedding[tokens[step]]
-                rows += self.rows([(word, g, self.length - 1 + step)])
-            seen = [row[3:] for row in rows]
+        front, found, g = getattr(self, "front", []), {}, {}
+        for step, level in enumerate(levels):
+            for path, token in level.items() if step else ():
+                pair = self.embedding[token], g[path[:-1]], self.length - 1 + step
+                rows[path] = rows[path[:-1]] + self.rows([pair])
+            seen = {path: [row[3:] for row in rows[path]] for path in level}
             if bank and (step == 0 or self.drafter.route_every == "step"):
-                query = rows[-1][0]
+                queries = [rows[path][-1][0] for path in level]
                 if self.drafter.route_query == "hidden":
-                    query = self.attend(rows[-1], seen)[0]
-                front = self.routed(query, bank)
-            g, logits = self.attend(rows[-1], front + seen)
-            found.append(np.where(np.arange(VOCAB) < DRAWABLE, logits, -1e30))
+                    queries = [self.attend(rows[()][-1], seen[()])[0]]
+                front = self.routed(queries, bank)
+            for path in level:
+                g[path], logits = self.attend(rows[path][-1], front + seen[path])
+                found[path] = np.where(np.arange(VOCAB) < DRAWABLE, logits, -1e30)
         return found
 
 
@@ -459,15 +467,18 @@ def test_a_round_is_what_the_method_says(name):
         reference = Reference(drafter, params, text, taps[row])
         tokens = np.asarray(tree.tokens[row])
         if drafter.tree is None:
-            logits = jnp.asarray(np.stack(reference.logits(tokens[:-1])))
+            levels = [{(0,) * u: token} for u, token in enumerate(tokens[:-1])]
+            logits = jnp.asarray(np.stack(list(reference.logits(levels).values())))
             np.testing.assert_allclose(tree.laws[row, 1:], jax.nn.softmax(logits), atol=2e-4)
             continue
         paths = sorted(BUSHY.choices, key=lambda path: (len(path), path))
-        ids = {path: node for node, path in enumerate(paths, start=1)}
-        for path, node in ids.items():
-            above = [tokens[0], *(tokens[ids[path[:i]]] for i in range(1, len(path)))]
-            best = np.argsort(-reference.logits(above)[-1], kind="stable")
-            assert tokens[node] == best[path[-1]]
+        token = {(): tokens[0], **dict(zip(paths, tokens[1:], strict=True))}
+        parents = sorted({path[:-1] for path in paths})
+        levels = [{p: token[p] for p in parents if len(p) == depth} for depth in range(3)]
+        logits = reference.logits(levels)
+        for path in paths:
+            best = np.argsort(-logits[path[:-1]], kind="stable")
+            assert token[path] == best[path[-1]]
 
 
 def test_medusa_reads_the_state_before_the_root():
@@ -515,7 +526,7 @@ def test_order_of_the_bank_is_irrelevant(name):
         tree, after = propose(drafter, params, state.drafter, context_of(state, sampling))
         found.append((np.asarray(tree.laws), after))
     np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
-    if drafter.router is not None:
+    if drafter.routed_tokens:
         places = [chosen(after, layout) for (_, after), layout in zip(
             found, (bank, moved), strict=True
         )]  # fmt: skip
@@ -603,15 +614,14 @@ def test_wrong_settings():
     tiger = RouterConfig("tiger", 4)
     head, plain_head = head_of(visual="routed"), head_of()
     wrong = (
-        (lambda: HeadDrafter(head, 3), "router: expected one"),
-        (lambda: HeadDrafter(plain_head, 3, router=tiger), "router: expected one"),
-        (lambda: routed(route_query="both"), "route_query: expected input or hidden"),
-        (lambda: routed(route_every="step", tree=TREE), "route_every: .* a tree"),
+        (lambda: HeadDrafter(head, 3), "router: expected one that routes"),
+        (lambda: HeadDrafter(plain_head, 3, router=tiger), "router: expected one that routes"),
+        (lambda: routed(route_query="both"), "route_query: expected one of input, hidden"),
         (lambda: routed(route_every="step", route_query="hidden"), "route_query hidden"),
         (lambda: routed(selector="vispruner"), "selector: expected one of tiger"),
         (lambda: HeadDrafter(plain_head, 0), "draft_length: expected at least 1"),
         (lambda: HeadDrafter(plain_head, 3, TREE, confidence=0.5), "confidence: expected 0"),
-        (lambda: HeadDrafter(head_of("medusa"), 3), "layout: expected eagle2"),
+        (lambda: HeadDrafter(head_of("medusa"), 3), "layout: expected one with a layer"),
         (lambda: MedusaDrafter(plain_head, 3), "layout: expected medusa"),
         (lambda: MedusaDrafter(head_of("medusa"), 5), "draft_length: expected 1..4"),
         (lambda: MedusaDrafter(head_of("medusa"), 1, DynamicTree(8, 4, 3)), "got 5"),

@@ -13,7 +13,8 @@ from flax import traverse_util
 
 from tiger_jax.errors import UserError
 from tiger_jax.models.head import DraftHead, HeadConfig
-from tiger_jax.routing.router import RouterConfig, init_router
+from tiger_jax.routing.head_router import init_head_router
+from tiger_jax.routing.router import RouterConfig
 from tiger_jax.weights.head_io import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -37,7 +38,8 @@ def make(config, router=None, **rest):
     shapes = DraftHead(config).abstract_params()
     if router is not None:
         key = jax.random.key(0)
-        shapes |= {"router": init_router(key, config.inner, router.looks, config.hidden_size)}
+        query = rest.get("route_query", "input")
+        shapes |= {"router": init_head_router(key, config, router, query)}
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes
@@ -79,9 +81,8 @@ def test_round_trip(tmp_path, build, dtype):
     got = traverse_util.flatten_dict(back.params, sep="/")
     assert got.keys() == wanted.keys()
     for path, value in wanted.items():
-        kept = "float32" if path.startswith("router/") else dtype
-        assert got[path].dtype == kept, path
-        np.testing.assert_array_equal(got[path], value.astype(kept), err_msg=path)
+        assert got[path].dtype == dtype, path
+        np.testing.assert_array_equal(got[path], value.astype(dtype), err_msg=path)
     for name in ("method", "config", "router", "route_query", "route_every", "draft"):
         assert getattr(back, name) == getattr(head, name)
     assert hash(back.config) == hash(head.config)  # features must be a tuple again
@@ -108,16 +109,16 @@ def test_on_disk_as_torch_has_it(tmp_path):
         "attention.query.weight": (8, 4), "attention.key.weight": (4, 4),
         "attention.value.weight": (4, 4), "attention.out.weight": (4, 8),
         "post_attention_norm.weight": (4,), "mlp.gate.weight": (12, 4), "mlp.up.weight": (12, 4),
-        "mlp.down.weight": (4, 12), "router.query.weight": (4, 4), "router.key.weight": (4, 8),
+        "mlp.down.weight": (4, 12), "router.query.weight": (4, 4), "router.key.weight": (4, 4),
         "router.saliency": (4,),
-        **{f"router.look_{look}.{part}.weight": (4, 8 if part in ("key", "value") else 4)
+        **{f"router.look_{look}.{part}.weight": (4, 4)
            for look in range(2) for part in ("query", "key", "value", "out")},
     }  # fmt: skip
     kernel = np.asarray(head.params["fc"]["kernel"])
     np.testing.assert_array_equal(tensors["fc.weight"], kernel.T.astype(ml_dtypes.bfloat16))
-    assert tensors["router.key.weight"].dtype == np.float32
+    look = np.asarray(head.params["router"]["look_1"]["out"]["kernel"])
     np.testing.assert_array_equal(
-        tensors["router.look_1.out.weight"], head.params["router"]["look_1"]["out"]["kernel"].T
+        tensors["router.look_1.out.weight"], look.T.astype(ml_dtypes.bfloat16)
     )
 
 
@@ -133,7 +134,7 @@ def test_configuration_on_disk(tmp_path):
         },
         "router": {
             "selector": "tiger", "routed_tokens": 3, "pooled_tokens": 1, "query": "text_only",
-            "looks": 2, "gate": "none",
+            "looks": 2, "gate": "none", "width": 0,
         },
         "route_query": "hidden", "route_every": "round", "draft": TREE,
     }  # fmt: skip
@@ -181,7 +182,7 @@ def change_config(folder, change):
         ({"router": []}, r"router: expected an object, got \[\]"),
         ({"head.depth": 2}, "head: expected only the fields layout, .*, got depth"),
         ({"head.layout": None}, "head: expected the fields layout, got none"),
-        ({"head.layout": "eagle4"}, "head: layout: expected one of eagle2, eagle3, medusa"),
+        ({"head.layout": "eagle4"}, "head: layout: expected one of eagle2, eagle3, tiger, medusa"),
         ({"head.head_dim": "4"}, "head: head_dim: expected a whole number, got '4'"),
         ({"head.head_dim": True}, "head: head_dim: expected a whole number, got True"),
         ({"head.rope_theta": "1e4"}, "head: rope_theta: expected a number, got '1e4'"),

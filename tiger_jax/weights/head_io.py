@@ -8,7 +8,7 @@ the resampler.
                         "route_every": "round", "draft": {...}}
     head.safetensors   fc.weight [W, D + W], attention.query.weight [H d, W], ... as torch has them,
                        [out, in]; norms [W]; resampler.queries [U, H, d]; blocks.0.weight, ...;
-                       router.query.weight, ... in float32; draft_ids [Vd], int32
+                       router.query.weight, ...; draft_ids [Vd], int32
 
 Kernels in memory are [in, out]. What a head shares with its verifier (embeddings, final norm,
 lm_head of eagle2 and medusa) is not in these files. Heads as others publish them:
@@ -126,8 +126,7 @@ def write_head(folder: str | Path, head: HeadFolder, dtype: str = "bfloat16") ->
     """Write both files; the folder is made if it is not there.
 
     Args:
-        dtype: bfloat16 | float16 | float32, of all weights but the router's: they stay float32, so
-            that its top-k does not turn on rounding.
+        dtype: bfloat16 | float16 | float32, of all weights.
 
     Raises:
         UserError: another dtype, or parameters that do not fit the configuration (all faults).
@@ -140,8 +139,7 @@ def write_head(folder: str | Path, head: HeadFolder, dtype: str = "bfloat16") ->
     _check_params(flat, by_path)
     tensors = {}
     for path, value in flat.items():
-        kept = "float32" if path.startswith("router/") else dtype
-        array = by_path[path].op.to_hf(np.asarray(value)).astype(safetensors_io.numpy_dtype(kept))
+        array = by_path[path].op.to_hf(np.asarray(value)).astype(safetensors_io.numpy_dtype(dtype))
         tensors[by_path[path].hf] = np.ascontiguousarray(array)
     if head.draft_ids is not None:
         tensors[DRAFT_IDS] = np.ascontiguousarray(head.draft_ids, np.int32)

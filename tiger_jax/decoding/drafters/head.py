@@ -97,11 +97,9 @@ class HeadDrafter:
         return "full" if self.head.config.visual == "full" else "text_only"
 
     @property
-    def query_width(self) -> int:
-        """Width of what asks the router."""
-        cfg = self.head.config
-        both = self.route_query == "input" and cfg.layout == "eagle3"
-        return cfg.hidden_size + cfg.inner if both else cfg.inner
+    def routed_tokens(self) -> int:
+        """k; 0: nothing is routed."""
+        return self.router.routed_tokens if self.head.config.visual == "routed" else 0
 
     @property
     def stream_needs(self) -> tuple[str, int]:
@@ -123,7 +121,7 @@ class HeadDrafter:
         glances = None
         if self.head.config.visual == "resampler":
             state, glances = self._add_vectors(params, state, stream, bank)
-        if self.router is not None:
+        if self.routed_tokens:
             state = self._add_bank(params, state, stream.bank, bank, states)
         # A text row carries the embedding of what follows it, be it a picture.
         following = take(words, stream.positions + (stream.visual == TEXT)).astype(self.head.dtype)
@@ -138,8 +136,7 @@ class HeadDrafter:
         """A state without rows; the row of the last prompt token waits for the root."""
         cfg, stream = self.head.config, prompt.stream
         batch, size = stream.tokens.shape
-        routed = self.router.routed_tokens if self.router else 0
-        front = routed
+        front = routed = self.routed_tokens
         if cfg.visual == "resampler":
             front = stream.bank.region_sizes.shape[1] * (cfg.resampler_queries - 1)
         rows = front + size + capacity - prompt.tokens.shape[1] + self._more_rows
@@ -245,7 +242,7 @@ class HeadDrafter:
     ) -> tuple[HeadState, Rows]:
         """`route`, with the root's row."""
         state, root = self._refresh(params, state, context)
-        if self.router is None:
+        if not self.routed_tokens:
             return state, root
         query = root.x
         if self.route_query == "hidden":
