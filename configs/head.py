@@ -64,6 +64,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
             },
             "cuts": 0,  # random blocks of an example; 0 = blocks that hold every token once
             "router": config.router.to_dict() | {"width": 128},  # the verifier's would be 40 x that
+            "online_features": False,  # True: states from the verifier at each step, not from disk
             "features": {"kept_rows": 16, "power": 3.0},  # training.head_features.FeatureSettings
             "dry_run": "",  # 13b or 7b: only say what a step for LLaVA-1.6 of this size takes
             "learning_rate": 3e-5,

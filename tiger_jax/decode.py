@@ -26,7 +26,7 @@ DRAFT_LENGTH = "5"
 AUTO, CHAIN = "auto", "chain"
 KINDS = ("tiger_head", "vlm", "eagle2", "eagle3", "vispec", "medusa")
 """Drafters of the embedded verifier; the first one is the fastest (docs/results.md)."""
-HEAD_SELECTORS = ("tiger", "random", "image_only")
+HEAD_SELECTORS = ("tiger", "random")
 SELECTORS = ("tiger", "random", "image_only", "sparsevlm", "vispruner", "full")
 
 
@@ -93,11 +93,10 @@ def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--selector",
         choices=SELECTORS,
-        help="which visual tokens the drafter sees: 'tiger' picks them anew every round, by the "
-        "text so far; 'image_only', 'sparsevlm' and 'vispruner' score them once; 'random'; 'full' "
-        "shows all (default: as the drafter's folder says; tiger and image_only need its router). "
-        "The embedded pair has two drafters: 'full' takes the one that was trained to see "
-        "everything. Heads know 'tiger', 'random' and 'image_only'",
+        help="which visual tokens the drafter sees: 'tiger' picks them anew, by the text so far; "
+        "'image_only', 'sparsevlm' and 'vispruner' score them once; 'random'; 'full' shows all "
+        "(default: as the drafter's folder says; tiger and image_only need its router). 'full' "
+        "takes the embedded model that was trained to see everything; heads know tiger and random",
     )
     how.add_argument("--routed-tokens", type=int, metavar="K",
                      help="visual tokens a round, for every selector but full")  # fmt: skip

@@ -195,14 +195,19 @@ def prompt_filter(config: Any) -> PromptFilter | None:
 def align_settings(config: Any) -> align_step.AlignSettings:
     """How acceptance is rewarded. Raises UserError."""
     settings = align_step.AlignSettings(**config.align.to_dict(), route_weight=config.route_weight)
-    drawn = config.teacher.temperature == 1 and config.response == "verifier"
-    if settings.objective == "expected_acceptance" and not drawn:
+    if settings.objective == "expected_acceptance":
+        check_own_draws(config)
+    return settings
+
+
+def check_own_draws(config: Any) -> None:
+    """UserError unless the responses are the verifier's own draws at temperature 1."""
+    if config.teacher.temperature != 1 or config.response != "verifier":
         raise UserError(
             "objective: expected_acceptance needs the verifier's own draws: expected response "
             f"'verifier' and teacher.temperature 1, got {config.response!r} and "
             f"{config.teacher.temperature:g}"
         )
-    return settings
 
 
 def check_settings(config: Any) -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import ShapeDtypeStruct as Shape
 
 from tiger_jax.evaluation.abstract_verifier import Verifier
+from tiger_jax.head_methods import kept_taps
 from tiger_jax.head_training import block_head
 from tiger_jax.models.head import HeadConfig, Shared
 from tiger_jax.routing.bank import BankLayout, Stream
@@ -46,9 +47,10 @@ def report(config: Any) -> str:
     compiled = step.start.lower(state, batch).compile()
     memory = compiled.memory_analysis()
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    features = 2 * sum(
-        leaf.size for leaf in (batch.prefix_features, batch.text_features, batch.visual)
-    )
+    text = model.config.text
+    kept = len(kept_taps(block.head.config.taps, text.num_layers)) * text.hidden_size
+    rows = batch.prefix_features.shape[1] + batch.text_features.shape[1]
+    features = 2 * (rows * kept + batch.visual.shape[1] * text.hidden_size)
     lines = (
         f"{config.method} for LLaVA-1.6 {config.dry_run}: {count / 1e6:.1f} M parameters, masters "
         f"and moments {3 * 4 * count / GIB:.2f} GiB",
@@ -56,7 +58,7 @@ def report(config: Any) -> str:
         f"{batch.draft.anchors.shape[1]} blocks of {config.draft_length}: temporaries "
         f"{memory.temp_size_in_bytes / GIB:.2f} GiB (as the CPU backend plans them), "
         f"{compiled.cost_analysis()['flops'] / 1e12:.2f} TFLOP",
-        f"cached states of an example in half precision: {features / config.batch / 1e6:.0f} MB",
+        f"cached states of an example, for all methods, in half precision: {features / 1e6:.0f} MB",
     )
     return "\n".join(lines)
 

@@ -1,6 +1,7 @@
 """From a head's folder to a drafter of a verifier that is loaded already."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from tiger_jax.decoding.drafters.head import HeadDrafter
 from tiger_jax.decoding.drafters.medusa import MedusaDrafter
 from tiger_jax.decoding.drafters.protocol import Drafter
-from tiger_jax.decoding.drafters.tree import DynamicTree
+from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.errors import UserError
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.models.interface import Params, VisionLanguageModel
@@ -20,24 +21,55 @@ from tiger_jax.weights.head_io import HeadFolder, read_head
 CHAIN = "chain"
 
 
-def parse_tree(text: str) -> DynamicTree | None:
-    """The tree that "60,5,10" (nodes with the root, levels that are run, width) or "chain" names.
+def parse_tree(text: str) -> DynamicTree | StaticTree | None:
+    """The tree that "60,5,10" (nodes with the root, levels that are run, width), a JSON file of a
+    static tree's rank paths ([[0], [1], [0, 0], ...]) or "chain" names.
 
     Raises:
         UserError: anything else, or a tree that cannot be.
     """
     if text == CHAIN:
         return None
+    if text.endswith(".json"):
+        return _static_tree(text)
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise UserError(f"draft tree: expected NODES,DEPTH,WIDTH or {CHAIN}, got {text!r}")
+        raise UserError(
+            f"draft tree: expected NODES,DEPTH,WIDTH, a .json file or {CHAIN}, got {text!r}"
+        )
     return DynamicTree(*(int(part) for part in parts))
+
+
+def _static_tree(file: str) -> StaticTree:
+    try:
+        paths = json.loads(Path(file).read_text(encoding="utf-8"))
+        return StaticTree(tuple(tuple(int(rank) for rank in path) for path in paths))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{file}: expected a list of rank paths ({error})") from None
+
+
+def fit_tree(tree: DynamicTree | StaticTree | None, head: HeadConfig):
+    """The tree as a head can draft it: of Medusa no deeper than it has blocks.
+
+    Raises:
+        UserError: a width beyond the vocabulary, or a static tree that is too deep.
+    """
+    if not isinstance(tree, DynamicTree):
+        return tree
+    if tree.width > head.vocab_size:
+        most = head.vocab_size
+        raise UserError(f"draft tree: expected a width of at most {most}, got {tree.width}")
+    if head.layout != "medusa":
+        return tree
+    depth = min(tree.depth, head.medusa_heads - 1)
+    most = 1 + tree.width + depth * tree.width**2
+    return DynamicTree(min(tree.nodes, most), depth, tree.width)
 
 
 def load_head(
     folder: str | Path, model: VisionLanguageModel, params: Params, *, draft_length: int,
-    confidence: float = 0.0, tree: DynamicTree | None = None, selector: str | None = None,
-    routed_tokens: int | None = None,
+    confidence: float = 0.0, tree: DynamicTree | StaticTree | None = None,
+    selector: str | None = None, routed_tokens: int | None = None,
 ) -> tuple[str, Drafter, dict[str, Any]]:  # fmt: skip
     """(method, drafter, its parameters): the verifier's embeddings and lm_head among these.
 
@@ -53,7 +85,7 @@ def load_head(
     if found is None:
         raise UserError(f"{folder}: expected a head's folder, found no head_config.json there")
     check_fits(found.config, model, folder)
-    head = DraftHead(found.config, model.dtype)
+    head, tree = DraftHead(found.config, model.dtype), fit_tree(tree, found.config)
     weights = jax.tree.map(lambda x: jnp.asarray(x, model.dtype), found.params)
     ids = None if found.draft_ids is None else jnp.asarray(found.draft_ids)
     whole = {"head": weights, "shared": shared_weights(params, ids)}
@@ -88,4 +120,8 @@ def choose_head_router(
         if asked:
             raise UserError(f"{next(iter(asked))}: expected a head that routes, got {found.method}")
         return None
+    if selector == "image_only" and found.router.selector != selector:
+        raise UserError(
+            f"selector: image_only needs training, this is a {found.router.selector} head"
+        )
     return dataclasses.replace(found.router, **asked)

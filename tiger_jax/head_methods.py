@@ -44,7 +44,6 @@ def resolve(config: ml_collections.ConfigDict) -> None:
     if config.method not in METHODS:
         raise UserError(f"method: expected one of {', '.join(METHODS)}, got {config.method!r}")
     _fill(config, METHODS[config.method])
-    config.model = config.verifier  # whose states are read
     if config.run_dir is None:
         config.run_dir = f"runs/heads/{config.method}"
     if config.route_every is None:
@@ -79,6 +78,11 @@ def head_config(fields: Mapping[str, Any], text: TextConfig) -> HeadConfig:
         features=taps if features == FUSED else (), rms_norm_eps=text.rms_norm_eps,
         rope_theta=text.rope_theta, **sizes, **fields,
     )  # fmt: skip
+
+
+def kept_taps(wanted: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """Hidden states that are kept of a verifier, so that all methods can read one cache."""
+    return tuple(sorted({*wanted, *fused_taps(layers), layers}))
 
 
 def fused_taps(layers: int) -> tuple[int, int, int]:

@@ -14,24 +14,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiger_jax.data import mixtures
+from tiger_jax.data.draft_batches import PackDrafts, TeachExample
 from tiger_jax.data.feature_cache import FeatureCache
 from tiger_jax.data.head_batches import PackHeads, TeachHead
-from tiger_jax.drafting import Lessons
+from tiger_jax.drafting import Lessons, check_own_draws
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation.abstract_verifier import TARGETS
 from tiger_jax.feature_teacher import FeatureTeacher
-from tiger_jax.head_methods import fused_taps, head_config
+from tiger_jax.head_methods import LAST, head_config, kept_taps
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.objectives import Objective
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.sharding import rules as sharding_rules
+from tiger_jax.training.draft_batch import DraftBatch, draft_batch
 from tiger_jax.training.head_batch import HeadBatch, head_batch
 from tiger_jax.training.head_blocks import BlockHead
-from tiger_jax.training.head_features import FeatureSettings
+from tiger_jax.training.head_features import FeatureSettings, with_features
 from tiger_jax.training.head_step import HeadLossSettings, make_head_loss
 from tiger_jax.weights.fingerprint import fingerprint
 from tiger_jax.weights.head_io import HeadFolder, read_head, write_head
+
+DRAFT_IDS = "draft_ids.npy"
+"""Of a compact draft vocabulary, in the run folder."""
 
 
 def block_head(config: Any, model: VisionLanguageModel) -> BlockHead:
@@ -46,7 +51,11 @@ def block_head(config: Any, model: VisionLanguageModel) -> BlockHead:
 
 def check_head(config: Any) -> None:
     """UserError for the first field of a head's training that cannot be."""
-    HeadLossSettings(**config.loss.to_dict())
+    settings = HeadLossSettings(**config.loss.to_dict())
+    if settings.objective == "expected_acceptance":
+        check_own_draws(config)
+    if config.head.taps and config.head.features == LAST:
+        raise UserError(f"taps: expected none with features {LAST}, got {config.head.taps}")
     if config.dry_run and config.dry_run not in TARGETS:
         raise UserError(f"dry_run: expected one of {', '.join(TARGETS)}, got {config.dry_run!r}")
     if config.head.layout == "medusa" and config.draft_length > config.head.medusa_heads:
@@ -61,35 +70,43 @@ class HeadLessons:
     """Prompts with the verifier's answers and its states along them."""
 
     lessons: Lessons
-    features: FeatureCache
-    taps: tuple[int, ...]
-    """Hidden states that are kept, for all methods alike."""
+    features: FeatureCache | None
+    """None: the verifier is asked online, at each step."""
+    settings: FeatureSettings
+    """What is kept, for all methods alike."""
 
     @classmethod
     def prepare(cls, config: Any, wanted: tuple[int, ...]) -> "HeadLessons":
         """Let the verifier answer, and read, what the caches lack. Raises UserError."""
         lessons = Lessons.prepare(config)
-        layers = lessons.verifier.config.text.num_layers
-        taps = tuple(sorted({*wanted, *fused_taps(layers), layers}))
+        taps = kept_taps(wanted, lessons.verifier.config.text.num_layers)
         settings = FeatureSettings(taps, **config.features.to_dict())
-        described = {"verifier": fingerprint(config.verifier), "dtype": config.compute_dtype}
+        described = {"verifier": fingerprint(config.model), "dtype": config.compute_dtype}
         described |= {"answers": lessons.cache.folder.name} | dataclasses.asdict(settings)
         cache = FeatureCache(config.cache_dir, described)
-        teacher = FeatureTeacher(lessons.verifier.engine, settings)
+        if config.online_features:
+            return cls(lessons, None, settings)
+        teacher = FeatureTeacher(
+            lessons.verifier.engine, settings, max(1, config.teacher_batch // 4)
+        )
         for source in (*lessons.sources, *lessons.held_out):
             fill = partial(teacher.fill, cache, lessons.cache)
             lessons.complete(source, cache, fill, "read")
-        return cls(lessons, cache, taps)
+        return cls(lessons, cache, settings)
 
     def stream(self, config: Any, held_out: bool) -> Any:
         """Endless shuffled batches, or the held-out ones once through, in order."""
-        lessons = self.lessons
+        lessons, length = self.lessons, config.draft_length
         cuts = 0 if held_out else config.cuts
-        teach = TeachHead(lessons.ask, lessons.cache, self.features, config.draft_length, cuts)
+        if self.features is None:
+            teach = TeachExample(lessons.ask, lessons.cache, length, cuts)
+            pack = PackDrafts(lessons.verifier.config, length, 1, "full")
+        else:
+            teach = TeachHead(lessons.ask, lessons.cache, self.features, length, cuts)
+            pack = PackHeads(lessons.verifier.config, length)
         sources = lessons.held_out if held_out else lessons.sources
         return mixtures.draft_batches(
-            [(source, 1) for source in sources], teach,
-            PackHeads(lessons.verifier.config, config.draft_length), config.batch,
+            [(source, 1) for source in sources], teach, pack, config.batch,
             seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
             num_workers=0 if held_out else config.workers, dropped=lessons.dropped,
         )  # fmt: skip
@@ -98,17 +115,22 @@ class HeadLessons:
 def head_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Objective:
     """A head learns to draft for the verifier in `folder`."""
     block = block_head(config, model)
+    loss = make_head_loss(block, HeadLossSettings(**config.loss.to_dict()))
     taught = HeadLessons.prepare(config, block.head.config.taps)
     engine = taught.lessons.verifier.engine
-    draft_ids = _draft_ids(taught.lessons, block.head.config)
+    draft_ids = _draft_ids(taught.lessons, block.head.config, Path(config.run_dir))
     ids = None if draft_ids is None else jnp.asarray(draft_ids)
     shared = shared_weights(engine.params, ids)
-    columns = tap_columns(taught.taps, block.head.config)
+    columns = tap_columns(taught.settings.taps, block.head.config)
 
-    def complete(batch: HeadBatch) -> HeadBatch:
+    def complete(batch: HeadBatch | DraftBatch) -> HeadBatch:
+        if taught.features is None:
+            batch = with_features(engine.model, taught.settings, engine.params, batch, shared)
         return batch.with_taps(columns).replace(shared=shared)
 
-    loss = make_head_loss(block, HeadLossSettings(**config.loss.to_dict()))
+    def to_batch(batch: Any) -> HeadBatch | DraftBatch:
+        fields = batch._asdict()
+        return draft_batch(fields) if taught.features is None else head_batch(fields)
 
     def export(params: Any, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
@@ -122,9 +144,10 @@ def head_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Obj
     return Objective(
         init_params=block.init_params, rules=sharding_rules.HEAD_RULES, loss=loss,
         stream=lambda held_out: taught.stream(config, held_out),
-        to_batch=lambda batch: head_batch(batch._asdict()),
+        to_batch=to_batch,
         complete=complete,
-        read_params=_read_params, export=export, unit="tokens", unit_metric="agreement",
+        read_params=partial(_read_params, draft_ids), export=export, unit="tokens",
+        unit_metric="agreement",
     )  # fmt: skip
 
 
@@ -135,7 +158,7 @@ def tap_columns(kept: tuple[int, ...], config: HeadConfig) -> tuple[slice, ...]:
     return tuple(slice(place, place + width) for place in places)
 
 
-def _read_params(folder: str | Path, params: Any) -> Any:
+def _read_params(draft_ids: np.ndarray | None, folder: str | Path, params: Any) -> Any:
     """The weights of an exported head in the place of fresh ones. Raises UserError."""
     source = Path(folder)
     found = read_head(source / "export") or read_head(source)
@@ -144,16 +167,26 @@ def _read_params(folder: str | Path, params: Any) -> Any:
     want, got = (jax.tree.map(jnp.shape, tree) for tree in (params, found.params))
     if want != got:
         raise UserError(f"init_from: {folder}: expected a head of the same shape, got another one")
+    if draft_ids is not None and not np.array_equal(draft_ids, found.draft_ids):
+        raise UserError(f"init_from: {folder}: expected the same draft vocabulary, got another one")
     return found.params
 
 
-def _draft_ids(lessons: Lessons, config: HeadConfig) -> np.ndarray | None:
-    """The most frequent tokens of the verifier's answers, ascending; None for all tokens."""
+def _draft_ids(lessons: Lessons, config: HeadConfig, folder: Path) -> np.ndarray | None:
+    """The most frequent tokens of the answers in the cache, ascending; None for all tokens.
+
+    A run keeps those that it began with: its lm_head's rows are theirs.
+    """
     if not config.draft_vocab:
         return None
+    kept = folder / DRAFT_IDS
+    if kept.exists():
+        return np.load(kept)
     counts = np.zeros(config.vocab_size, np.int64)
     for key in sorted(lessons.cache.keys()):
         np.add.at(counts, lessons.cache[key].tokens, 1)
     # Ties to the lower id, so that the same answers give the same vocabulary.
     best = np.argsort(-counts, kind="stable")[: config.draft_vocab]
-    return np.sort(best).astype(np.int32)
+    ids = np.sort(best).astype(np.int32)
+    np.save(kept, ids)
+    return ids

@@ -27,11 +27,11 @@ from tiger_jax.data.visual_stream import batch_streams
 from tiger_jax.decoding.drafters.medusa import MedusaDrafter
 from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
-from tiger_jax.decoding.drafters.tree import DynamicTree
+from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
 from tiger_jax.errors import UserError
-from tiger_jax.head_loading import load_head
+from tiger_jax.head_loading import fit_tree, load_head
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.interface import build_model
 from tiger_jax.routing.bank import Stream, make_stream
@@ -82,7 +82,7 @@ class Pipeline:
         cls, verifier: str | Path, drafter: str | Path | None = None, *,
         draft_length: int = 5, confidence: float = 0.0, dtype: DTypeLike = jnp.float32,
         selector: str | None = None, routed_tokens: int | None = None,
-        tree: DynamicTree | None = None,
+        tree: DynamicTree | StaticTree | None = None,
     ) -> "Pipeline":  # fmt: skip
         """Read a verifier and, if given, a drafter from their folders.
 
@@ -141,13 +141,10 @@ class Pipeline:
             draft_length = min(draft_length, drafter.head.config.medusa_heads)
         return self._with_drafter(dataclasses.replace(drafter, draft_length=draft_length))
 
-    def with_tree(self, tree: DynamicTree | None) -> "Pipeline":
-        """The same head with another tree, of a Medusa head no deeper than it has blocks; None
-        drafts chains."""
+    def with_tree(self, tree: DynamicTree | StaticTree | None) -> "Pipeline":
+        """The same head with another tree; None drafts chains. Raises UserError."""
         drafter = self.engine.drafter
-        if tree is not None and isinstance(drafter, MedusaDrafter):
-            deepest = drafter.head.config.medusa_heads - 1
-            tree = dataclasses.replace(tree, depth=min(tree.depth, deepest))
+        tree = fit_tree(tree, drafter.head.config)
         return self._with_drafter(dataclasses.replace(drafter, tree=tree))
 
     def _with_drafter(self, drafter: Drafter) -> "Pipeline":

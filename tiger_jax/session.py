@@ -13,7 +13,7 @@ import tiger_jax
 from tiger_jax import runtime
 from tiger_jax.data.records import RecordError, Request, read_requests
 from tiger_jax.decoding import costs, statistics
-from tiger_jax.decoding.drafters.tree import DynamicTree
+from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.decoding.engine import BatchOutput, Options
 from tiger_jax.decoding.programs import compiles
 from tiger_jax.decoding.stopping import cut_text
@@ -39,7 +39,7 @@ class Settings:
     selector: str | None = None
     """How the drafter sees pictures; None: as its folder says."""
     routed_tokens: int | None = None
-    tree: DynamicTree | None = None
+    tree: DynamicTree | StaticTree | None = None
     """What a head drafts; None: chains."""
     dtype: str | None = None
     batch_size: int = 1
@@ -293,6 +293,12 @@ def print_answer(answer: Answer) -> None:
     print(f"{answer.id or '?'}\t{text}", flush=True)
 
 
+def _drafted(report: dict) -> str:
+    """What was drafted in a round."""
+    depth, nodes = report["draft_length"], report["draft_nodes"]
+    return f"{depth} drafted" if nodes == depth + 1 else f"at most {depth}, {nodes - 1} drafted"
+
+
 def summary(report: dict) -> str:
     """The short table under an answer."""
 
@@ -302,7 +308,7 @@ def summary(report: dict) -> str:
     lines = [f"{report['tokens']} tokens in {report['rounds']} rounds"]
     if report["A"] is not None:
         lines.append(
-            f"accepted a round  A {report['A']:.2f} of {report['draft_length']} drafted"
+            f"accepted a round  A {report['A']:.2f} of {_drafted(report)}"
             f"   tau {report['tau']:.2f}   P(A>=2) {report['p_ge_2']:.2f}"
             f"   P(A>=4) {report['p_ge_4']:.2f}"
         )

@@ -68,6 +68,8 @@ def train(config: ml_collections.ConfigDict) -> int:
     if config.get("dry_run"):
         print(head_dry_run.report(config))
         return 0
+    if config.objective == "head":
+        config.model = str(drafting.verifier_folder(config))  # its states are what is read
     mesh = meshes.make_mesh(config.mesh.to_dict())
     parts = sharding_rules.batch_parts(mesh)
     if config.batch % parts:

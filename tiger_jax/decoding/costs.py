@@ -44,7 +44,8 @@ class Costs:
     """One whole round: proposal, verification, commit."""
     draft_length: int
     route: float = 0.0
-    """What of `draft` goes to routing: the stream's pass, scores and choice. 0: no routing."""
+    """What of `draft` goes to the committed tokens' pass, scores and choice, once a round; of a
+    head that does not route, to the refresh with the verifier's states. 0: a drafter without."""
 
     @property
     def c(self) -> float:
@@ -155,6 +156,8 @@ def _propose_many(
 
     def body(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         pending, inner = carry
+        # A drafter that does not read the root (Medusa) would be run once for all turns.
+        pending, inner = lax.optimization_barrier((pending, inner))
         context = _context(state, request, limits).replace(pending=pending)
         tree, inner = drafter.propose(params, inner, context, mode)
         return tree.tokens[:, -1], inner

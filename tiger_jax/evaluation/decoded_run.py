@@ -98,6 +98,9 @@ class Draft(NamedTuple):
 def drafts(config: Any, pair: Pipeline) -> list[Draft]:
     """The chains, and for a head the trees, that a config asks for."""
     lengths = config.decode_draft_lengths or config.draft_lengths
+    # A Medusa head drafts no more than it has blocks: longer chains would be the same again.
+    depths = {pair.with_draft_length(g).engine.drafter.spec.depth: g for g in reversed(lengths)}
+    lengths = [g for g in lengths if g in depths.values()]
     trees = () if pair.kind == VLM else config.decode_trees
     return [*(Draft(g, "") for g in lengths), *(Draft(0, tree) for tree in trees)]
 

@@ -142,7 +142,7 @@ def k_points(report: Mapping[str, Any]) -> list[KPoint]:
     routed = next(
         ((row["drafter"], row["selector"]) for row in rows if row["k"] is not None), None
     )  # fmt: skip
-    seeing = [row["variant"] for row in rows if row["k"] is None]
+    seeing = [row["variant"] for row in rows if row["selector"] == "full"]
     full = "full" if "full" in seeing else next(iter(seeing), None)
     return [
         KPoint(row["k"], row["T"], row["g"], row["A"], row["A_error"])

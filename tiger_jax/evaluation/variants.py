@@ -145,6 +145,8 @@ def _variant(fields: Mapping[str, Any], path: Path) -> Variant:
     try:
         head = read_head(path)
         if head is not None:
+            if fields["oracle"]:
+                raise UserError("oracle: expected a model as drafter, got a head")
             return Variant(
                 fields["name"], path, selector, routed_tokens,
                 choose_head_router(head, selector, routed_tokens), head.router,
@@ -157,7 +159,13 @@ def _variant(fields: Mapping[str, Any], path: Path) -> Variant:
     except UserError as error:
         raise UserError(f"variant {fields['name']}: {error}") from None
     return Variant(
-        fields["name"], path, selector, routed_tokens, router, trained, bool(fields["oracle"])
+        fields["name"],
+        path,
+        selector,
+        routed_tokens,
+        router,
+        trained,
+        oracle=bool(fields["oracle"]),
     )
 
 

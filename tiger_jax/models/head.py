@@ -12,7 +12,7 @@ A head reads pairs and says what follows them; E are the verifier's embeddings, 
     eagle2   x = fc [E; f]                 g = x + attend(x) + mlp(norm .)     lm_head(g)
     eagle3   x = [norm(E); norm(f)]        g = f + attend(x) + mlp(norm .)     own norm, own lm_head
     tiger    as eagle3, f fused from states of equal size                      own norm, lm_head
-    medusa   no layer: g_m = f + silu(W_m f + b_m) stands for f_{i+m}          lm_head(g_m)
+    medusa   no layer: g_m = f + silu(W_m f + b_m) stands for f_{i+m+1}        lm_head(g_m)
 
 Embeddings, final norm and lm_head are the verifier's (`Shared`): frozen, and never copied. A head
 narrower than its verifier (W < D) fuses f down before anything else and lifts g up at the end.
@@ -32,13 +32,13 @@ from jaxtyping import Array, Float, Int
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import TextConfig
 from tiger_jax.models.layers import Dense, RMSNorm
+from tiger_jax.models.resampler import Glance, Resampler
 from tiger_jax.models.text_decoder import Attention, GatedMLP
 from tiger_jax.ops import rotary
 from tiger_jax.ops.sampling import NEVER
 
 LAYOUTS = ("eagle2", "eagle3", "tiger", "medusa")
 VISUALS = ("none", "full", "routed", "resampler")
-RESAMPLER_INIT = 0.02
 
 Params = dict[str, Any]
 
@@ -56,8 +56,8 @@ class HeadConfig:
     num_layers: int
     """Layers of the verifier."""
     features: tuple[int, ...] = ()
-    """Hidden states that are fused, in Hugging Face numbering (0 = embeddings); () = the last one,
-    after the final norm."""
+    """Hidden states that are fused: 0 = embeddings, i = output of layer i - 1, none of them normed;
+    () = the last one, after the final norm."""
     visual: str = "none"
     """What of the pictures is seen: none | full | routed (k rows of all) | resampler (ViSpec)."""
     width: int = 0
@@ -153,40 +153,6 @@ def shared_weights(params: Params, draft_ids: Int[Array, "Vd"] | None = None) ->
     return Shared(embedding, text["final_norm"]["scale"], lm_head, draft_ids)
 
 
-class _Resampler(nn.Module):
-    """Cross attention of learned queries to the tokens of a picture; no norm, no residual."""
-
-    config: HeadConfig
-    dtype: DTypeLike
-
-    def setup(self) -> None:
-        cfg = self.config
-        size = cfg.num_heads * cfg.head_dim
-        self.key = Dense(size, dtype=self.dtype)
-        self.value = Dense(size, dtype=self.dtype)
-        self.out = Dense(cfg.inner, dtype=self.dtype)
-        shape = (cfg.resampler_queries, cfg.num_heads, cfg.head_dim)
-        self.queries = self.param("queries", nn.initializers.normal(RESAMPLER_INIT), shape)
-
-    def __call__(
-        self, tokens: Float[Array, "B R D"], images: Int[Array, "B R"], count: int
-    ) -> Float[Array, "B U n W"]:
-        """n vectors for each of `count` pictures; zeros for one that is not there."""
-        cfg, batch = self.config, tokens.shape[0]
-
-        def heads(x: Array) -> Array:
-            return x.reshape(batch, -1, cfg.num_heads, cfg.head_dim)
-
-        keys, values = heads(self.key(tokens)), heads(self.value(tokens))
-        queries = self.queries.astype(self.dtype) * cfg.head_dim**-0.5
-        scores = jnp.einsum("nhd,brhd->bnhr", queries, keys, preferred_element_type=jnp.float32)
-        inside = images[:, None] == jnp.arange(count)[None, :, None]  # [B, U, R]
-        scores = jnp.where(inside[:, :, None, None], scores[:, None], NEVER)
-        weights = jax.nn.softmax(scores, axis=-1) * inside.any(-1)[:, :, None, None, None]
-        mixed = jnp.einsum("bunhr,brhd->bunhd", weights.astype(values.dtype), values)
-        return self.out(mixed.reshape(*mixed.shape[:3], -1))
-
-
 class _ResidualBlock(nn.Module):
     """f + silu(W f + b), the identity at first."""
 
@@ -199,27 +165,6 @@ class _ResidualBlock(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         bias = bias.astype(self.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
         return x + jax.nn.silu(x @ kernel.astype(self.dtype) + bias)
-
-
-def _keep_first(key: Array, shape: tuple[int, int], dtype: DTypeLike = jnp.float32) -> Array:
-    """[I | 0]: the second half of the input counts for nothing at first."""
-    del key
-    return jnp.eye(*shape, dtype=dtype)
-
-
-class _Glance(nn.Module):
-    """f <- [f; u] W + b, u the global vector of the last picture (ViSpec's img_fc)."""
-
-    features: int
-    dtype: DTypeLike
-
-    @nn.compact
-    def __call__(self, f: Float[Array, "*B W"], u: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
-        kernel = self.param("kernel", _keep_first, (2 * self.features, self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        both = jnp.concatenate([f, u.astype(f.dtype)], axis=-1)
-        bias = bias.astype(self.dtype).reshape((1,) * (f.ndim - 1) + (-1,))
-        return both @ kernel.astype(self.dtype) + bias
 
 
 class _HeadModule(nn.Module):
@@ -249,8 +194,10 @@ class _HeadModule(nn.Module):
         self.post_attention_norm = RMSNorm(cfg.rms_norm_eps)
         self.mlp = GatedMLP(cfg.layer, dtype)
         if cfg.visual == "resampler":
-            self.resampler = _Resampler(cfg, dtype)
-            self.glance = _Glance(cfg.inner, dtype)
+            self.resampler = Resampler(
+                cfg.resampler_queries, cfg.num_heads, cfg.head_dim, cfg.inner, dtype
+            )
+            self.glance = Glance(cfg.inner, dtype)
 
     def rows(self, embeddings: Array, features: Array, glance: Array | None) -> tuple[Array, Array]:
         """What the layer reads, and what its output is added to."""

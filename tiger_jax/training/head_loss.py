@@ -10,7 +10,7 @@ A head is taught by what is kept of the verifier's law at a position: the n like
     EAGLE-3      0.8^i draft_cross_entropy of unrolled step i
     ViSpec       smooth_l1 + 0.1 (cross_entropy + 0.1 list_mle) on text,
                  then 10 probability_l1 + 0.1 list_mle on pictures
-    Medusa       hard_cross_entropy, or smooth_l1 + 0.1 cross_entropy
+    Medusa       hard_cross_entropy
 
 Nothing is reduced here: weights of positions, of steps and the mean belong to the caller.
 """

@@ -7,6 +7,7 @@ B: examples, M: blocks, g: draft length, R: bank rows, V: vocabulary.
     eagle2               smooth L1 on states + 0.1 cross entropy
     eagle3               cross entropy over the draft vocabulary
     vispec               10 |p - q|_1 + 0.1 ListMLE of the teacher's ten best
+    vispec_text          smooth L1 + 0.1 (cross entropy + 0.1 ListMLE), ViSpec's first stage
     medusa               cross entropy with the response's own tokens
 
 A step's positions are weighted by decay^u. How far a head is unrolled is the blocks' length: the
@@ -30,7 +31,11 @@ from tiger_jax.training.head_blocks import BlockHead, Unrolled
 from tiger_jax.training.rewards import accepted_prefix
 from tiger_jax.training.train_step import LossSums, Metrics
 
-OBJECTIVES = ("kl", "expected_acceptance", "eagle2", "eagle3", "vispec", "medusa")
+OBJECTIVES = (
+    "kl", "expected_acceptance", "eagle2", "eagle3", "vispec", "vispec_text", "medusa"
+)  # fmt: skip
+ON_STATES = ("eagle2", "vispec_text")
+"""Those that compare g with the verifier's last state."""
 EAGLE2_CROSS_ENTROPY = 0.1
 VISPEC_L1, VISPEC_ORDER = 10.0, 0.1
 
@@ -59,8 +64,11 @@ def make_head_loss(
     """The loss function of `make_train_step`; a unit is one drafted token (expected_acceptance: one
     block). Raises UserError for eagle2's loss on a head that does not see the last state."""
     shape = block_head.head.config
-    if settings.objective == "eagle2" and shape.taps[-1] != shape.num_layers:
-        raise UserError(f"objective: eagle2 needs the last state among the features, {shape.taps}")
+    if settings.objective in ON_STATES and shape.taps[-1] != shape.num_layers:
+        raise UserError(
+            f"objective: {settings.objective} needs the last state among the features, "
+            f"got {shape.taps}"
+        )
 
     def loss(params: Any, batch: HeadBatch, key: Array) -> LossSums:
         draft = batch.draft
@@ -105,7 +113,10 @@ def _position_losses(
     width = head.config.hidden_size
     target = head.last_state(batch.shared, batch.next_features()[..., -width:])
     features = head_loss.smooth_l1(head.state(params, unrolled.states), target)
-    return features + EAGLE2_CROSS_ENTROPY * head_loss.cross_entropy(logits, *law), everywhere
+    labels = head_loss.cross_entropy(logits, *law)
+    if objective == "vispec_text":
+        labels = labels + VISPEC_ORDER * head_loss.list_mle(logits, draft.law_ids)
+    return features + EAGLE2_CROSS_ENTROPY * labels, everywhere
 
 
 def _expected_acceptance(
