@@ -13,6 +13,7 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from configs import head
 from tiger_jax import drafting, head_methods, head_training, train
@@ -24,7 +25,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.pipeline import TINY_LLAVA, Pipeline, embedded_drafter
-from tiger_jax.weights.head_io import WEIGHTS_FILE, read_head
+from tiger_jax.weights.head_io import WEIGHTS_FILE, read_head, write_head
 
 VERIFIER = TINY_LLAVA / "verifier"
 DRAFT_VOCAB = 40
@@ -37,6 +38,7 @@ SMALL = {
     },
     "router": {"width": 16}, "teacher": {"max_new_tokens": 12},
 }  # fmt: skip
+OWN_DRAWS = {"loss": {"objective": "expected_acceptance"}}
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +47,24 @@ def root(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_device():
-    """A mesh of one of the suite's eight devices: the programs compile in a third of the time."""
+def compiled_once(root):
+    """A mesh of one of the suite's eight devices, and programs that runs of a kind share."""
     make = train.meshes.make_mesh
+    cache = {
+        "jax_compilation_cache_dir": str(root / "xla"),
+        "jax_persistent_cache_min_compile_time_secs": 0.2,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    before = {name: getattr(jax.config, name) for name in cache}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train.meshes, "make_mesh", partial(make, devices=jax.devices()[:1]))
+        for name, value in cache.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
         yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def config_of(root: Path, name: str, method: str, **changes) -> ml_collections.ConfigDict:
@@ -197,8 +211,8 @@ def test_training_goes_on_exactly_where_it_stopped(root, tiger, monkeypatch):
 def test_expected_acceptance_starts_from_the_first_stage(root, tiger):
     """Two steps of 1e-4 and the rounding to bfloat16 away from it; fresh weights are not near."""
     config = config_of(
-        root, "aligned", "tiger_head", init_from=str(root / "tiger"), steps=2, learning_rate=1e-4,
-        loss={"objective": "expected_acceptance"},
+        root, "aligned", "tiger_head", init_from=str(root / "tiger"), steps=2, learning_rate=1e-4, draft_length=1,
+        **OWN_DRAWS,
     )  # fmt: skip
     with silent_verifier():
         told(config)
@@ -234,6 +248,14 @@ def weights(params) -> dict[str, np.ndarray]:
         ("tiger_head", {"route_query": "hidden", "route_every": "step"}, "expected round with"),
         ("tiger_head", {"router": {"selector": "vispruner"}}, "selector: vispruner has nothing"),
         ("tiger_head", {"verifier": "nowhere"}, "nowhere"),
+        ("eagle2", {"head": {"taps": (1, 4)}}, "taps: expected none with features last, got"),
+        (
+            "tiger_head",
+            {"loss": {"objective": "eagle2"}, "head": {"taps": (1, 2)}},
+            "objective: eagle2 needs the last state among the features, got .1, 2",
+        ),
+        ("tiger_head", OWN_DRAWS | {"teacher": {"temperature": 0.5}}, "'verifier' and 0.5"),
+        ("tiger_head", OWN_DRAWS | {"response": "reference"}, "got 'reference' and 1"),
     ],
 )
 def test_impossible_settings_are_named_before_the_verifier_is_asked(
@@ -246,22 +268,30 @@ def test_impossible_settings_are_named_before_the_verifier_is_asked(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"loss": {"objective": "eagle2"}, "head": {"taps": (1, 2)}}, "eagle2 needs the last"),
-        ({"init_from": "nowhere"}, "init_from: expected a run or a folder with a head, got nowhe"),
-        ({"init_from": str(embedded_drafter(kind="tiger_head"))}, "expected a head of the same s"),
-    ],
-    ids=["last state", "no head", "another shape"],
-)
-def test_what_only_the_verifier_or_a_folder_tells(change, message, root, tiger):
-    """The embedded head is 128 wide, these are 32."""
-    config = config_of(root, "refused", "tiger_head", resume=False)
-    config.update(change)
-    with silent_verifier(), pytest.raises(UserError, match=message) as caught:
-        train.train(config)
-    assert "\n" not in str(caught.value)
+def test_another_head_is_not_started_from(root, eagle3, tmp_path):
+    """Nor one of the same shape that drafts other tokens: its lm_head has their rows."""
+    config = config_of(root, "refused", "eagle3", head={"draft_vocab": DRAFT_VOCAB})
+    head_methods.resolve(config)
+    config.model = config.verifier
+    Path(config.run_dir).mkdir()
+    with silent_verifier():
+        objective = head_training.head_objective(
+            config, build_model(read_config(VERIFIER)), VERIFIER
+        )
+    fresh = objective.init_params(jax.random.key(0))
+    found = read_head(eagle3[0])
+    write_head(tmp_path, dataclasses.replace(found, draft_ids=(found.draft_ids + 1) % 384))
+    other = embedded_drafter(kind="tiger_head")
+    for folder, message in (
+        ("nowhere", "init_from: expected a run or a folder with a head, got nowhere"),
+        (other, "expected a head of the same shape, got another one"),
+        (tmp_path, "expected the same draft vocabulary, got another one"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            objective.read_params(folder, fresh)
+        assert "\n" not in str(caught.value)
+    read = weights(objective.read_params(eagle3[0].parent, fresh))
+    assert all(np.array_equal(value, read[name]) for name, value in weights(found.params).items())
 
 
 @pytest.mark.parametrize(
@@ -283,21 +313,18 @@ def test_what_a_method_stands_for(method, layout, features, visual, objective, d
     assert (loss.objective, loss.decay, config.draft_length) == (objective, decay, length)
     assert config.route_every == ("step" if method == "tiger_head" else "round")
     assert config.run_dir == f"runs/heads/{method}"
-    assert config.model == config.verifier == str(VERIFIER)
 
 
 def test_what_the_command_line_sets_stays():
     config = head.get_config()
     config.update({
         "method": "eagle3", "route_every": "step", "draft_length": 4, "run_dir": "here",
-        "model": "overwritten",
         "head": {"visual": "none"}, "loss": {"decay": 0.5},
     })  # fmt: skip
     head_methods.resolve(config)
     assert (config.head.visual, config.head.layout) == ("none", "eagle3")
     assert (config.loss.decay, config.loss.objective) == (0.5, "eagle3")
     assert (config.draft_length, config.run_dir, config.route_every) == (4, "here", "step")
-    assert config.model == config.verifier
 
 
 @pytest.mark.parametrize(("layers", "taps"), [(4, (1, 2, 4)), (32, (2, 16, 29)), (40, (2, 20, 37))])

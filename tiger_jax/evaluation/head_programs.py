@@ -178,7 +178,7 @@ def _draft(
 
     def step(carry: tuple) -> tuple:
         done, token, draft = carry
-        logits, draft = drafter._advance(params, state, context, token, done, draft)
+        logits, draft = drafter.advance(params, state, context, token, done, draft)
         return done + 1, jnp.argmax(logits, axis=-1).astype(jnp.int32), draft
 
     start = (jnp.int32(0), context.pending[:, None], draft)

@@ -209,7 +209,7 @@ class HeadDrafter:
         logits = self._logits(params, g, context)
 
         def advance(token: Array, step: Array, draft: Growing) -> tuple[Array, Growing]:
-            return self._advance(params, state, context, token, step, draft)
+            return self.advance(params, state, context, token, step, draft)
 
         def expand(
             tokens: Array, parents: Array, step: int, draft: Growing
@@ -298,7 +298,7 @@ class HeadDrafter:
             "valid": routed.valid[:, 0],
         }  # fmt: skip
 
-    def _advance(
+    def advance(
         self, params: Params, state: HeadState, context: RoundContext, token: Int[Array, "B 1"],
         step: Int[Array, ""], draft: Growing,
     ) -> tuple[Float[Array, "B 1 V"], Growing]:  # fmt: skip
