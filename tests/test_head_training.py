@@ -211,8 +211,8 @@ def test_training_goes_on_exactly_where_it_stopped(root, tiger, monkeypatch):
 def test_expected_acceptance_starts_from_the_first_stage(root, tiger):
     """Two steps of 1e-4 and the rounding to bfloat16 away from it; fresh weights are not near."""
     config = config_of(
-        root, "aligned", "tiger_head", init_from=str(root / "tiger"), steps=2, learning_rate=1e-4, draft_length=1,
-        **OWN_DRAWS,
+        root, "aligned", "tiger_head", init_from=str(root / "tiger"), steps=2, learning_rate=1e-4,
+        draft_length=1, **OWN_DRAWS,
     )  # fmt: skip
     with silent_verifier():
         told(config)
