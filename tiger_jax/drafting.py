@@ -219,11 +219,12 @@ def check_settings(config: Any) -> None:
     lowest = {
         "draft_length": 1, "prefixes": 1, "teacher_batch": 1, "max_length": 0, "route_weight": 0,
         "teacher.window": 1, "teacher.kept_tokens": 1, "teacher.kept_rows": 1,
-        "teacher.max_new_tokens": 1, "teacher.temperature": 0,
+        "teacher.max_new_tokens": 1, "teacher.temperature": 0, "cuts": 0, "features.kept_rows": 1,
+        "loss.route_weight": 0,
     }  # fmt: skip
     for name, low in lowest.items():
         group, _, field = name.rpartition(".")
-        fields = config[group] if group else config
+        fields = config.get(group, {}) if group else config
         if field in fields and not fields[field] >= low:
             raise UserError(f"{name}: expected at least {low}, got {fields[field]}")
     router_config(config)

@@ -15,6 +15,7 @@ from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.errors import UserError
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.models.interface import Params, VisionLanguageModel
+from tiger_jax.routing.head_router import check_routing
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.weights.head_io import HeadFolder, read_head
 
@@ -124,4 +125,6 @@ def choose_head_router(
         raise UserError(
             f"selector: image_only needs training, this is a {found.router.selector} head"
         )
-    return dataclasses.replace(found.router, **asked)
+    router = dataclasses.replace(found.router, **asked)
+    check_routing(found.config, router, found.route_query, found.route_every)
+    return router

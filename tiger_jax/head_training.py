@@ -27,6 +27,7 @@ from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.objectives import Objective
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.sharding import rules as sharding_rules
+from tiger_jax.training.checkpoint import CHECKPOINTS
 from tiger_jax.training.draft_batch import DraftBatch, draft_batch
 from tiger_jax.training.head_batch import HeadBatch, head_batch
 from tiger_jax.training.head_blocks import BlockHead
@@ -180,7 +181,7 @@ def _draft_ids(lessons: Lessons, config: HeadConfig, folder: Path) -> np.ndarray
     if not config.draft_vocab:
         return None
     kept = folder / DRAFT_IDS
-    if kept.exists():
+    if kept.exists() and any((folder / CHECKPOINTS).glob("*")):
         return np.load(kept)
     counts = np.zeros(config.vocab_size, np.int64)
     for key in sorted(lessons.cache.keys()):

@@ -90,7 +90,6 @@ def _train_on_mesh(config, mesh, folder: Path, objective: Objective) -> int:
     stream = iter(objective.stream(False))
     checkpoints = RunCheckpoints(folder, keep=config.keep)
     progress = Progress(config.steps, unit=objective.unit)
-    log = MetricLog(folder / run_folder.TENSORBOARD)
     if checkpoints.latest_step() is not None:
         state, position = checkpoints.restore(abstract)
         stream.set_state(position)
@@ -107,6 +106,7 @@ def _train_on_mesh(config, mesh, folder: Path, objective: Objective) -> int:
     if evaluate is None:
         progress.line(f"no held-out evaluation: {config.held_out_scenes} held_out_scenes make "
                       f"no batch of {config.batch}")  # fmt: skip
+    log = MetricLog(folder / run_folder.TENSORBOARD)
     observers = loop.Observers(checkpoints, log, progress, evaluate)
     with StopRequest() as stop:
         settings = _loop_settings(config, objective)

@@ -76,7 +76,7 @@ def test_a_tree_is_decoded_and_has_no_exact_value(report, kind):
 def test_rows_say_which_head(report, kind):
     assert len(report["decoded"]) == 2 * len(RUN)
     for row in (row for row in report["decoded"] if row["variant"] == kind):
-        assert row["kind"] == kind
+        assert row["drafter_kind"] == kind
         assert (
             row["parameters"]
             == variants.find(({"name": "a", "drafter": f"embedded:{kind}"},), (), "runs")[0][

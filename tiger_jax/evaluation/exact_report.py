@@ -69,7 +69,7 @@ def identity(variant: Variant, verifier: Path) -> dict:
     trained = variant.trained
     return {
         "variant": variant.name, "drafter": str(variant.folder), "verifier": str(verifier),
-        "kind": variant.kind, "parameters": variant.parameters,
+        "drafter_kind": variant.kind, "parameters": variant.parameters,
         "selector": variant.sees, "k": variant.routed, "pooled": variant.pooled,
         "query": variant.router.query if variant.routes else None,
         "trained_k": trained.routed_tokens if trained and trained.routes else None,

@@ -10,11 +10,10 @@ One pass over prompts with their responses, packed as in training: it fills the 
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -41,8 +40,7 @@ class FeatureSettings:
     """Sharpening of the attention (method.md 2.1)."""
 
 
-@struct.dataclass
-class Features:
+class Features(NamedTuple):
     """Of one batch of packed texts."""
 
     table: Float[Array, "N D"]
