@@ -2,7 +2,8 @@
 
 XLA's CPU backend hands each product to a pool of threads. In a round of a few tokens of a small
 model a product takes 30 microseconds, about as long as the hand-over, and between two of them the
-pool falls asleep: six tokens then cost 3.5 to 4.5 single steps instead of 2.4 (docs/results.md).
+pool falls asleep: six tokens then cost 3.5 to 4.5 single steps instead of 3.0 to 3.4
+(docs/results.md).
 """
 
 import functools
