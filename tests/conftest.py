@@ -1,14 +1,33 @@
 """Numerics switches of the suite: set before jax is used, the same for every test."""
 
 import os
+import tempfile
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 
+# Commands keep compiled programs on disk; two workers never read what the other one is writing.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    own = Path(tempfile.gettempdir()) / f"tiger_jax-tests-{os.getuid()}" / worker
+    os.environ["XDG_CACHE_HOME"] = str(own)
+
 import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture(autouse=True)
+def programs_on_disk_stay_with_their_test():
+    """A command that ran inside a test has switched the cache of programs on for the process."""
+    before = jax.config.jax_compilation_cache_dir
+    yield
+    if jax.config.jax_compilation_cache_dir != before:
+        jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
