@@ -124,12 +124,13 @@ def test_points_of_the_figure(report):
 
 
 def test_the_dashed_line_is_the_variant_named_full():
-    row = {"kind": "all", "T": 0.0, "g": 5, "A_error": 0.1, "drafter": "d", "selector": "s"}
+    row = {"kind": "all", "T": 0.0, "g": 5, "A_error": 0.1, "drafter": "d"}
     names = ("tiger", "full, supervised only", "full")
     rows = [
-        row | {"variant": name, "k": 8 if name == "tiger" else None, "A": float(a)}
+        row | {"variant": name, "selector": "tiger", "k": 8, "A": float(a)} if name == "tiger"
+        else row | {"variant": name, "selector": "full", "k": None, "A": float(a)}
         for a, name in enumerate(names)
-    ]
+    ]  # fmt: skip
     for count, want in ((3, [0, 2]), (2, [0, 1])):
         assert [p.value for p in exact_report.k_points({"rows": rows[:count]})] == want
 
