@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import ShapeDtypeStruct as Shape
 
-from tiger_jax.evaluation.abstract_verifier import Verifier
+from tiger_jax.errors import UserError
+from tiger_jax.evaluation.abstract_verifier import TARGETS, Verifier
 from tiger_jax.head_methods import kept_taps
 from tiger_jax.head_training import block_head
 from tiger_jax.models.head import HeadConfig, Shared
@@ -32,7 +33,12 @@ def report(config: Any) -> str:
 
     Args:
         config: resolved; `dry_run` names the verifier, max_length the text of an example.
+
+    Raises:
+        UserError: an unknown verifier.
     """
+    if config.dry_run not in TARGETS:
+        raise UserError(f"dry_run: expected one of {', '.join(TARGETS)}, got {config.dry_run!r}")
     model = Verifier.of(config.dry_run).model
     block = block_head(config, model)
     settings = optimizer.OptimizerSettings(config.learning_rate, config.steps, config.warmup)

@@ -49,11 +49,13 @@ def _static_tree(file: str) -> StaticTree:
         raise UserError(f"{file}: expected a list of rank paths ({error})") from None
 
 
-def fit_tree(tree: DynamicTree | StaticTree | None, head: HeadConfig):
-    """The tree as a head can draft it: of Medusa no deeper than it has blocks.
+def fit_tree(
+    tree: DynamicTree | StaticTree | None, head: HeadConfig
+) -> DynamicTree | StaticTree | None:
+    """The tree as a head can draft it: a dynamic one of Medusa is no deeper than it has blocks.
 
     Raises:
-        UserError: a width beyond the vocabulary, or a static tree that is too deep.
+        UserError: a width beyond the vocabulary.
     """
     if not isinstance(tree, DynamicTree):
         return tree

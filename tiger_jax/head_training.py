@@ -19,7 +19,6 @@ from tiger_jax.data.feature_cache import FeatureCache
 from tiger_jax.data.head_batches import PackHeads, TeachHead
 from tiger_jax.drafting import Lessons, check_own_draws
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation.abstract_verifier import TARGETS
 from tiger_jax.feature_teacher import FeatureTeacher
 from tiger_jax.head_methods import LAST, head_config, kept_taps
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
@@ -33,6 +32,7 @@ from tiger_jax.training.head_batch import HeadBatch, head_batch
 from tiger_jax.training.head_blocks import BlockHead
 from tiger_jax.training.head_features import FeatureSettings, with_features
 from tiger_jax.training.head_step import HeadLossSettings, make_head_loss
+from tiger_jax.training.run_folder import replace_folder
 from tiger_jax.weights.fingerprint import fingerprint
 from tiger_jax.weights.head_io import HeadFolder, read_head, write_head
 
@@ -57,8 +57,6 @@ def check_head(config: Any) -> None:
         check_own_draws(config)
     if config.head.taps and config.head.features == LAST:
         raise UserError(f"taps: expected none with features {LAST}, got {config.head.taps}")
-    if config.dry_run and config.dry_run not in TARGETS:
-        raise UserError(f"dry_run: expected one of {', '.join(TARGETS)}, got {config.dry_run!r}")
     if config.head.layout == "medusa" and config.draft_length > config.head.medusa_heads:
         raise UserError(
             f"draft_length: expected at most medusa_heads = {config.head.medusa_heads}, "
@@ -82,16 +80,16 @@ class HeadLessons:
         lessons = Lessons.prepare(config)
         taps = kept_taps(wanted, lessons.verifier.config.text.num_layers)
         settings = FeatureSettings(taps, **config.features.to_dict())
+        if config.online_features:
+            return cls(lessons, None, settings)
         described = {"verifier": fingerprint(config.model), "dtype": config.compute_dtype}
         described |= {"answers": lessons.cache.folder.name} | dataclasses.asdict(settings)
         cache = FeatureCache(config.cache_dir, described)
-        if config.online_features:
-            return cls(lessons, None, settings)
         teacher = FeatureTeacher(
             lessons.verifier.engine, settings, max(1, config.teacher_batch // 4)
         )
+        fill = partial(teacher.fill, cache, lessons.cache)
         for source in (*lessons.sources, *lessons.held_out):
-            fill = partial(teacher.fill, cache, lessons.cache)
             lessons.complete(source, cache, fill, "read")
         return cls(lessons, cache, settings)
 
@@ -134,12 +132,11 @@ def head_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Obj
         return draft_batch(fields) if taught.features is None else head_batch(fields)
 
     def export(params: Any, target: Path) -> None:
-        target.mkdir(parents=True, exist_ok=True)
-        write_head(target, HeadFolder(
+        head = HeadFolder(
             method=config.method, config=block.head.config, params=params, draft_ids=draft_ids,
             router=block.router, route_query=block.route_query, route_every=block.route_every,
-            draft={},
-        ))  # fmt: skip
+        )  # fmt: skip
+        replace_folder(target, partial(write_head, head=head))
         taught.lessons.say_dropped()
 
     return Objective(

@@ -30,7 +30,6 @@ SIZES = {
 }  # fmt: skip
 ROUTER = RouterConfig("tiger", routed_tokens=3, query="text_only", looks=2)
 DRAFT_IDS = np.array([1, 4, 7, 19], np.int32)
-TREE = {"nodes": 60, "depth": 5, "width": 10, "choices": [[0], [0, 1]]}
 
 
 def make(config, router=None, **rest):
@@ -50,7 +49,7 @@ def make(config, router=None, **rest):
 def narrow_routed():
     """Every kind of weight of an eagle2 layout: W = 4 of D = 8, and a router with two looks."""
     config = HeadConfig("eagle2", features=(2, 4, 8), visual="routed", width=4, **SIZES)
-    return make(config, ROUTER, route_query="hidden", draft=TREE)
+    return make(config, ROUTER, route_query="hidden")
 
 
 def compact_eagle3():
@@ -83,7 +82,7 @@ def test_round_trip(tmp_path, build, dtype):
     for path, value in wanted.items():
         assert got[path].dtype == dtype, path
         np.testing.assert_array_equal(got[path], value.astype(dtype), err_msg=path)
-    for name in ("method", "config", "router", "route_query", "route_every", "draft"):
+    for name in ("method", "config", "router", "route_query", "route_every"):
         assert getattr(back, name) == getattr(head, name)
     assert hash(back.config) == hash(head.config)  # features must be a tuple again
     if head.draft_ids is None:
@@ -136,7 +135,7 @@ def test_configuration_on_disk(tmp_path):
             "selector": "tiger", "routed_tokens": 3, "pooled_tokens": 1, "query": "text_only",
             "looks": 2, "gate": "none", "width": 0,
         },
-        "route_query": "hidden", "route_every": "round", "draft": TREE,
+        "route_query": "hidden", "route_every": "round",
     }  # fmt: skip
 
 
@@ -175,9 +174,8 @@ def change_config(folder, change):
         ({"format_version": 2}, "head_config.json: expected format_version 1, got 2"),
         ({"format_version": None}, "expected format_version 1, got None"),
         ({"tree": {}}, "expected the fields method, .*, draft, got .*tree"),
-        ({"draft": None}, "expected the fields method, .*, draft, got method.*route_every$"),
+        ({"route_every": None}, "expected the fields method, .*, route_every, got method.*query$"),
         ({"method": 3}, "method: expected a text, got 3"),
-        ({"draft": [60]}, r"draft: expected an object, got \[60\]"),
         ({"head": "eagle2"}, "head: expected an object, got 'eagle2'"),
         ({"router": []}, r"router: expected an object, got \[\]"),
         ({"head.depth": 2}, "head: expected only the fields layout, .*, got depth"),

@@ -253,8 +253,9 @@ def draft_batches(
     batch_size: int,
     **settings: Any,
 ) -> grain.IterDataset:
-    """DraftRows of a mixture: `teach` and `pack` are draft_batches.TeachExample and PackDrafts,
-    `settings` those of `mixture`. A last incomplete batch is left out."""
+    """Batches of a mixture: `teach` and `pack` are draft_batches.TeachExample and PackDrafts, or
+    head_batches.TeachHead and PackHeads; `settings` those of `mixture`. A last incomplete batch is
+    left out."""
     data = mixture(sources, random_transform=teach, **settings)
     return data.batch(batch_size, drop_remainder=True, batch_fn=pack)
 

@@ -21,6 +21,7 @@ from tiger_jax.decoding.state import DecodeState, Limits, emit, record_round, to
 from tiger_jax.decoding.verification import Acceptance
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops import sampling
+from tiger_jax.ops.gather import take_rows
 from tiger_jax.ops.kv_cache import KVCache, move_rows
 from tiger_jax.ops.sampling import Purpose, Sampling, SamplingMode
 
@@ -63,7 +64,7 @@ def decode_round(
     tokens = tree.tokens
     if not spec.is_chain:  # a chain is its own path
         cache = move_rows(cache, state.lengths, outcome.path)
-        tokens, raw, taps = (_along(x, outcome.path) for x in (tokens, raw, taps))
+        tokens, raw, taps = (take_rows(x, outcome.path) for x in (tokens, raw, taps))
     commit = Commit(
         path=outcome.path, accepted=outcome.accepted, tokens=tokens,
         next_token=outcome.next_token, lengths=state.lengths, taps=taps,
@@ -125,12 +126,6 @@ def _accept(
     plain = sampling.draw(law[:, None], sampling.draw_keys(seeds, position, Purpose.EMIT), mode)
     next_token = jnp.where(rejected, recover[:, 0], plain[:, 0])
     return Acceptance(path=path, accepted=accepted, next_token=next_token)
-
-
-def _along(values: Array, path: Int[Array, "B D1"]) -> Array:
-    """values[b, path[b, j], ...]."""
-    index = path.reshape(*path.shape, *[1] * (values.ndim - 2))
-    return jnp.take_along_axis(values, index, axis=1, mode="clip")
 
 
 def _committed_block(tokens: Int[Array, "B D1"], outcome: Acceptance) -> Int[Array, "B D1"]:

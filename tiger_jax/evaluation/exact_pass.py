@@ -106,10 +106,38 @@ def draft_chances(
         seed: of the selector `random`.
         oracle: route by the verifier's own attention instead of the router.
     """
-    engine = pair.engine
-    if isinstance(engine.drafter, HeadDrafter | MedusaDrafter):
-        return _head_chances(engine, items, temperature, draft_length, batch_size, seed, progress)
-    router, model, params = pair.router, engine.drafter.model, engine.drafter_params
+    law = jnp.asarray(pair.engine.drawable), jnp.float32(temperature)
+    if isinstance(pair.engine.drafter, HeadDrafter | MedusaDrafter):
+        reader = _head_reader(pair, items, law, draft_length)
+    else:
+        reader = _model_reader(pair, items, law, draft_length, batch_size, oracle)
+    rows, model = reader.rows, pair.engine.model
+    chances: list[list[np.ndarray]] = [[] for _ in rows]
+    for number, (members, batch) in enumerate(_batches(reader.pack, rows, batch_size, model)):
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        found = np.asarray(reader.find(batch, members, key))
+        for row, item in enumerate(members):
+            chances[item] = _by_response(found[row], rows[item].record.lengths.tolist())
+        progress(sum(len(rows[item].record.lengths) for item in members))
+    return [response for item in chances for response in item]
+
+
+class _Reader(NamedTuple):
+    """How one kind of drafter is asked."""
+
+    rows: list[Spoken]
+    pack: PackDrafts
+    find: Callable[[DraftBatch, list[int], Array], Array]
+    """(batch, numbers of its rows, key) -> chances [B, M, g]."""
+
+
+def _model_reader(
+    pair: Pipeline, items: Sequence[Spoken], law: tuple[Array, Array], draft_length: int,
+    batch_size: int, oracle: bool,
+) -> _Reader:  # fmt: skip
+    """A model of its own, which may route by scores that are not its router's."""
+    router, engine = pair.router, pair.engine
+    model, params = engine.drafter.model, engine.drafter_params
     looks = router.selector in LOOK_ONCE
     # Such scores may depend on the question, so that each is a row of its own.
     rows = [part for item in items for part in _questions(item)] if looks else list(items)
@@ -118,23 +146,39 @@ def draft_chances(
         model.config, draft_length, router.pooled_tokens, router.stream_query, TEXT_MULTIPLE,
         BLOCK_MULTIPLE,
     )  # fmt: skip
-    chances: list[list[np.ndarray]] = [[] for _ in rows]
-    for number, (members, batch) in enumerate(_batches(pack, rows, batch_size, model)):
+
+    def find(batch: DraftBatch, members: list[int], key: Array) -> Array:
         scores = None
         if looks:
             scores = _look_once(pair, [rows[i] for i in members], batch_size)
             scores = scores[:, None, : batch.stream.bank.rows.shape[1]]
         elif oracle:
             scores = _target_scores(batch)
-        key = jax.random.fold_in(jax.random.key(seed), number)
-        found = np.asarray(
-            _chances(drafter, params, batch, jnp.asarray(engine.drawable),
-                     jnp.float32(temperature), key, scores)
-        )  # fmt: skip
-        for row, item in enumerate(members):
-            chances[item] = _by_response(found[row], rows[item].record.lengths.tolist())
-        progress(sum(len(rows[item].record.lengths) for item in members))
-    return [response for item in chances for response in item]
+        return _chances(drafter, params, batch, *law, key, scores)
+
+    return _Reader(rows, pack, find)
+
+
+def _head_reader(
+    pair: Pipeline, items: Sequence[Spoken], law: tuple[Array, Array], draft_length: int
+) -> _Reader:
+    """A head, which reads the verifier's own states."""
+    engine, drafter, length = pair.engine, pair.engine.drafter, draft_length
+    if isinstance(drafter, MedusaDrafter):
+        block, length = BlockHead(drafter.head), min(length, drafter.head.config.medusa_heads)
+    else:
+        block = BlockHead(drafter.head, drafter.router, drafter.route_query, drafter.route_every)
+
+    def find(batch: DraftBatch, members: list[int], key: Array) -> Array:
+        del members
+        found = _head_chances(
+            block, engine.model, engine.params, engine.drafter_params, batch, *law, key
+        )
+        # Blocks of a Medusa head end early: nothing behind them is accepted.
+        return jnp.pad(found, ((0, 0), (0, 0), (0, draft_length - length)))
+
+    pack = PackDrafts(engine.model.config, length, 1, "full", TEXT_MULTIPLE, BLOCK_MULTIPLE)
+    return _Reader(list(items), pack, find)
 
 
 @partial(jax.jit, static_argnames=("drafter",))
@@ -150,35 +194,8 @@ def _chances(
     return _accepted(logits, batch, drawable, temperature)
 
 
-def _head_chances(
-    engine: Engine, items: Sequence[Spoken], temperature: float, draft_length: int,
-    batch_size: int, seed: int, progress: Progress,
-) -> list[Float[np.ndarray, "n g"]]:  # fmt: skip
-    """`draft_chances` of a head, which reads the verifier's own states."""
-    drafter, model = engine.drafter, engine.model
-    length = draft_length
-    if isinstance(drafter, MedusaDrafter):
-        block, length = BlockHead(drafter.head), min(length, drafter.head.config.medusa_heads)
-    else:
-        block = BlockHead(drafter.head, drafter.router, drafter.route_query, drafter.route_every)
-    pack = PackDrafts(model.config, length, 1, "full", TEXT_MULTIPLE, BLOCK_MULTIPLE)
-    chances: list[list[np.ndarray]] = [[] for _ in items]
-    for number, (members, batch) in enumerate(_batches(pack, items, batch_size, model)):
-        key = jax.random.fold_in(jax.random.key(seed), number)
-        found = np.asarray(
-            _block_chances(block, model, engine.params, engine.drafter_params, batch,
-                           jnp.asarray(engine.drawable), jnp.float32(temperature), key)
-        )  # fmt: skip
-        # Blocks of a Medusa head end early: nothing behind them is accepted.
-        found = np.pad(found, ((0, 0), (0, 0), (0, draft_length - length)))
-        for row, item in enumerate(members):
-            chances[item] = _by_response(found[row], items[item].record.lengths.tolist())
-        progress(sum(len(items[item].record.lengths) for item in members))
-    return [response for item in chances for response in item]
-
-
 @partial(jax.jit, static_argnames=("block", "model"))
-def _block_chances(
+def _head_chances(
     block: BlockHead, model: VisionLanguageModel, params: Any, drafter_params: Any,
     batch: DraftBatch, drawable: Bool[Array, "V"], temperature: Float[Array, ""],
     key: Key[Array, ""],

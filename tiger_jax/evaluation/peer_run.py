@@ -23,7 +23,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.evaluation import bandwidth, peer_report, random_pair, scene_prompts, speed
 from tiger_jax.evaluation.scene_prompts import SceneQuestion
 from tiger_jax.evaluation.speed import Decoder, Timing
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline, Prepared
+from tiger_jax.pipeline import TINY_LLAVA, VLM, Pipeline, Prepared
 from tiger_jax.training.progress import Progress
 
 PAIRS = ("embedded", "random")
@@ -113,6 +113,8 @@ def _measure_pair(name: str, own: Any, config: Any, verifier: Path, drafter: Pat
     pipeline = Pipeline.load(
         verifier, drafter, draft_length=config.draft_length, confidence=config.draft_confidence
     )
+    if pipeline.kind != VLM:
+        raise UserError(f"{drafter}: expected a model, transformers cannot draft with a head")
     peer = Peer(
         verifier, drafter, draft_length=config.draft_length, confidence=config.draft_confidence,
         max_new_tokens=own.max_new_tokens, threads=config.threads,

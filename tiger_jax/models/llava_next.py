@@ -61,8 +61,10 @@ class LlavaNext(nn.Module):
 
     def encode_images(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "R D"]:
         """The flat table of visual rows: N * rows_per_tile projected rows, then image_newline."""
-        projected = self.projector(self.vision_features(tiles))
         newline = self.image_newline.astype(self.dtype)[None]
+        if not len(tiles):  # a batch without pictures
+            return newline
+        projected = self.projector(self.vision_features(tiles))
         return jnp.concatenate([projected.reshape(-1, projected.shape[-1]), newline], axis=0)
 
     def embed(

@@ -42,6 +42,11 @@ class BankLayout:
     region_sizes: Float[Anywhere, "B U"]
     """Tokens in each region."""
 
+    def picture_ends(self, count: int) -> Int[Array, "B I"]:
+        """Position of the last token of each of `count` pictures; -1 where there is none."""
+        inside = self.images[:, None] == jnp.arange(count)[None, :, None]
+        return jnp.where(inside, self.positions[:, None], -1).max(axis=-1)
+
 
 @struct.dataclass
 class Stream:

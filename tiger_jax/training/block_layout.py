@@ -21,6 +21,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.ops.gather import take_rows
 from tiger_jax.ops.kv_cache import Context
 from tiger_jax.sharding.rules import constrain
 
@@ -120,5 +121,4 @@ def visible_before(
 
 def at_anchors(values: Array, anchors: Int[Array, "B M"]) -> Array:
     """values[b, anchors[b, m], ...]; row 0 for padding."""
-    index = jnp.maximum(anchors, 0).reshape(*anchors.shape, *[1] * (values.ndim - 2))
-    return jnp.take_along_axis(values, index, axis=1, mode="clip")
+    return take_rows(values, jnp.maximum(anchors, 0))

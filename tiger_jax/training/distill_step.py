@@ -110,22 +110,13 @@ def _ask(
         settings, kept_tokens=verifier.config.text.vocab_size, kept_rows=rows.shape[1]
     )
     said = teacher_pass(verifier, whole, params, prefix, batch.text)
-    length = batch.block_tokens.shape[2]
-    # The law of a token stands at the token before it; the first one's, at the root.
-    places = jnp.maximum(batch.anchors, 0)[..., None] + jnp.arange(length)[None, None]
-    places = places.reshape(places.shape[0], -1)
-    shape = batch.block_tokens.shape
-
-    def at_blocks(values: Array) -> Array:
-        return at_anchors(values, places).reshape(*shape, *values.shape[2:])
-
     bank_row = jnp.cumsum(rows >= 0, axis=1) - 1
     prefix_rows = at_anchors(said.route_ids, batch.anchors)
     flat = prefix_rows.reshape(prefix_rows.shape[0], -1)
     banks = jnp.take_along_axis(bank_row, flat, axis=1, mode="clip").reshape(prefix_rows.shape)
     weights = at_anchors(said.route_weights, batch.anchors)
     return batch.replace(
-        law_ids=at_blocks(said.law_ids), law_logprobs=at_blocks(said.law_logprobs),
-        block_logprobs=at_blocks(said.next_logprobs),
+        law_ids=batch.at_blocks(said.law_ids), law_logprobs=batch.at_blocks(said.law_logprobs),
+        block_logprobs=batch.at_blocks(said.next_logprobs),
         route_ids=jnp.where(weights > 0, banks, -1), route_weights=weights,
     )  # fmt: skip

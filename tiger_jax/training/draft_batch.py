@@ -12,7 +12,7 @@ from flax import struct
 from jaxtyping import Array, Bool
 
 from tiger_jax.routing.bank import Stream, make_stream
-from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.block_layout import TextRows, at_anchors
 
 
 @struct.dataclass
@@ -56,6 +56,14 @@ class DraftBatch:
         """Positions of blocks that hold a response token."""
         places = jnp.arange(self.block_tokens.shape[2])[None, None]
         return places < self.block_lengths[..., None]
+
+    def at_blocks(self, values: Array) -> Array:
+        """What stands at the token before each drafted one, the root first: [B, L, ...] ->
+        [B, M, g, ...]. There the verifier's law of the drafted token stands, too."""
+        steps = jnp.arange(self.block_tokens.shape[2])[None, None]
+        places = jnp.maximum(self.anchors, 0)[..., None] + steps
+        found = at_anchors(values, places.reshape(places.shape[0], -1))
+        return found.reshape(*places.shape, *values.shape[2:])
 
 
 def draft_batch(rows: Mapping[str, Any]) -> DraftBatch:

@@ -12,7 +12,6 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models.head import Shared
-from tiger_jax.training.block_layout import at_anchors
 from tiger_jax.training.draft_batch import DraftBatch, draft_batch
 
 
@@ -70,11 +69,7 @@ class HeadBatch:
 
     def next_features(self) -> Float[Array, "B M g F"]:
         """The verifier's states at the drafted tokens' predecessors: what g_u stands for."""
-        count = self.draft.block_tokens.shape[2]
-        anchors = self.draft.anchors
-        places = jnp.maximum(anchors, 0)[..., None] + jnp.arange(count)[None, None]
-        flat = at_anchors(self.text_features, places.reshape(places.shape[0], -1))
-        return flat.reshape(*places.shape, flat.shape[-1])
+        return self.draft.at_blocks(self.text_features)
 
 
 def head_batch(rows: Mapping[str, Any]) -> HeadBatch:

@@ -149,9 +149,7 @@ class BlockHead:
     def _put_vectors(self, params, batch: HeadBatch, vectors, rows: Rows, plain, pictures):
         """The resampled vectors in front, each at the position of its picture's last token."""
         batch_size, count, each = vectors.shape[:3]
-        bank = batch.draft.stream.bank
-        inside = bank.images[:, None] == jnp.arange(count)[None, :, None]
-        ends = jnp.where(inside, bank.positions[:, None], -1).max(axis=-1)  # [B, U]
+        ends = batch.draft.stream.bank.picture_ends(count)
         places = jnp.repeat(jnp.maximum(ends, 0), each, axis=1)
         flat = vectors.reshape(batch_size, count * each, -1)
         _, keys, values = self.head.project(params, flat, places)

@@ -21,7 +21,7 @@ from tiger_jax.models.head import Shared
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.routing.bank import gather_rows
 from tiger_jax.training import block_layout
-from tiger_jax.training.block_layout import TextRows, at_anchors
+from tiger_jax.training.block_layout import TextRows
 from tiger_jax.training.distill_loss import attention_target
 from tiger_jax.training.draft_batch import DraftBatch
 from tiger_jax.training.head_batch import HeadBatch
@@ -84,17 +84,10 @@ def with_features(
     rows = draft.prefix_image_rows
     prefix = PrefixArrays(draft.prefix_tokens, rows, draft.prefix_lengths, draft.tiles, rows >= 0)
     found = verifier_features(model, settings, params, prefix, draft.text)
-    steps = jnp.arange(draft.block_tokens.shape[2])[None, None]
-    places = jnp.maximum(draft.anchors, 0)[..., None] + steps
-    flat = places.reshape(places.shape[0], -1)
-
-    def at_blocks(values: Array) -> Array:
-        return at_anchors(values, flat).reshape(*places.shape, values.shape[-1])
-
-    weights = jnp.where(draft.live[..., None], at_blocks(found.look_weights), 0.0)
+    weights = jnp.where(draft.live[..., None], draft.at_blocks(found.look_weights), 0.0)
     return HeadBatch(
         draft=draft, visual=gather_rows(found.table, draft.stream.bank),
         prefix_features=found.prefix, text_features=found.text,
-        look_ids=jnp.where(weights > 0, at_blocks(found.look_ids), -1), look_weights=weights,
+        look_ids=jnp.where(weights > 0, draft.at_blocks(found.look_ids), -1), look_weights=weights,
         shared=shared,
     )  # fmt: skip

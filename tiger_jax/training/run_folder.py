@@ -114,16 +114,25 @@ def export_params(
     """Write bfloat16 weights with the model folder's companions; replaces an older export.
 
     Args:
-        finish: writes what else belongs to the export into the folder that it is given, before the
-            target is there: a run that is killed leaves no export that only looks whole.
+        finish: writes what else belongs to the export into the folder that it is given.
     """
+
+    def write(folder: Path) -> None:
+        half = jax.tree.map(lambda x: jax.device_get(x).astype(jnp.bfloat16), params)
+        save_hf_folder(half, model_folder, folder)
+        if finish:
+            finish(folder)
+
+    replace_folder(target, write)
+
+
+def replace_folder(target: str | Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder that then takes the target's place: a run that is killed meanwhile
+    leaves no export that only looks whole."""
     target = Path(target)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    half = jax.tree.map(lambda x: jax.device_get(x).astype(jnp.bfloat16), params)
-    save_hf_folder(half, model_folder, partial)
-    if finish:
-        finish(partial)
+    write(partial)
     if target.exists():
         shutil.rmtree(target)
     partial.rename(target)

@@ -5,7 +5,7 @@ the resampler.
 
     head_config.json   {"format_version": 1, "method": "tiger_head", "head": {HeadConfig},
                         "router": {RouterConfig} | null, "route_query": "input",
-                        "route_every": "round", "draft": {...}}
+                        "route_every": "round"}
     head.safetensors   fc.weight [W, D + W], attention.query.weight [H d, W], ... as torch has them,
                        [out, in]; norms [W]; resampler.queries [U, H, d]; blocks.0.weight, ...;
                        router.query.weight, ...; draft_ids [Vd], int32
@@ -71,8 +71,6 @@ class HeadFolder:
     router: RouterConfig | None = None
     route_query: str = "input"
     route_every: str = "round"
-    draft: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Free settings of drafting, kept as JSON (so tuples come back as lists)."""
 
     def __post_init__(self) -> None:
         check_routing(self.config, self.router, self.route_query, self.route_every)
@@ -157,7 +155,6 @@ def _fields(head: HeadFolder) -> dict[str, Any]:
         "router": None if head.router is None else dataclasses.asdict(head.router),
         "route_query": head.route_query,
         "route_every": head.route_every,
-        "draft": head.draft,
     }
 
 
@@ -204,7 +201,7 @@ def read_head(folder: str | Path) -> HeadFolder | None:
         _entries(config, router, raw["route_query"]), weights_file,
     )  # fmt: skip
     draft_ids = read_integers(headers, DRAFT_IDS)
-    rest = {name: raw[name] for name in ("method", "route_query", "route_every", "draft")}
+    rest = {name: raw[name] for name in ("method", "route_query", "route_every")}
     try:
         return HeadFolder(config=config, params=params, draft_ids=draft_ids, router=router, **rest)
     except UserError as error:
@@ -252,7 +249,6 @@ def _read_top(file: Path) -> dict[str, Any]:
         raise UserError(f"{file}: expected format_version {FORMAT_VERSION}, got {version!r}")
     kinds = {
         "method": str, "head": dict, "router": dict, "route_query": str, "route_every": str,
-        "draft": dict,
     }  # fmt: skip
     if raw.keys() != kinds.keys():
         fields, got = ", ".join(kinds), ", ".join(raw) or "none"

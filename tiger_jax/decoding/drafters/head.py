@@ -28,15 +28,15 @@ from tiger_jax.decoding.drafters.head_cache import (
     root_end,
     shifted_mask,
     spread,
-    take,
     write_rows,
 )
 from tiger_jax.decoding.drafters.protocol import Commit, PromptArrays, RoundContext
-from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
+from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree, draft_spec
 from tiger_jax.errors import UserError
 from tiger_jax.models.head import DraftHead, Params
 from tiger_jax.ops import sampling
 from tiger_jax.ops.attention import attend
+from tiger_jax.ops.gather import take_rows
 from tiger_jax.ops.kv_cache import KVCache
 from tiger_jax.ops.sampling import NEVER, Purpose, SamplingMode
 from tiger_jax.routing import router as routing
@@ -83,13 +83,7 @@ class HeadDrafter:
     @property
     def spec(self) -> DraftSpec:
         """A sampled chain, or a tree of guesses."""
-        taps = (0, *self.head.config.taps)
-        if self.tree is None:
-            return DraftSpec(nodes=self.draft_length + 1, depth=self.draft_length, taps=taps)
-        return DraftSpec(
-            nodes=self.tree.nodes, depth=self.tree.spec_depth, is_chain=False, samples=False,
-            taps=taps,
-        )  # fmt: skip
+        return draft_spec(self.tree, self.draft_length, (0, *self.head.config.taps))
 
     @property
     def stream_query(self) -> str:
@@ -115,7 +109,7 @@ class HeadDrafter:
             raise ValueError("prompt.stream: expected the prompts' streams, got None")
         words, states = jnp.split(taps, [self.head.config.hidden_size], axis=-1)
         bank = jnp.where(
-            (stream.bank.rows >= 0)[..., None], take(words, stream.bank.positions), 0
+            (stream.bank.rows >= 0)[..., None], take_rows(words, stream.bank.positions), 0
         ).astype(self.head.dtype)
         state = self._empty(prompt, states, capacity)
         glances = None
@@ -124,8 +118,9 @@ class HeadDrafter:
         if self.routed_tokens:
             state = self._add_bank(params, state, stream.bank, bank, states)
         # A text row carries the embedding of what follows it, be it a picture.
-        following = take(words, stream.positions + (stream.visual == TEXT)).astype(self.head.dtype)
-        features = self._read(params, take(states, stream.positions))
+        after = stream.positions + (stream.visual == TEXT)
+        following = take_rows(words, after).astype(self.head.dtype)
+        features = self._read(params, take_rows(states, stream.positions))
         rows = self._rows(params, following, features, stream.positions, glances)
         starts = jnp.full_like(stream.lengths, state.valid.shape[1])
         return state.replace(cache=write_rows(state.cache, rows.keys, rows.values, starts))
@@ -140,7 +135,7 @@ class HeadDrafter:
         if cfg.visual == "resampler":
             front = stream.bank.region_sizes.shape[1] * (cfg.resampler_queries - 1)
         rows = front + size + capacity - prompt.tokens.shape[1] + self._more_rows
-        last = take(states, (prompt.lengths - 1)[:, None])
+        last = take_rows(states, (prompt.lengths - 1)[:, None])
         fresh = self.spec.depth + 1
         return HeadState(
             cache=KVCache.zeros(
@@ -167,8 +162,7 @@ class HeadDrafter:
         layout, head = stream.bank, params["head"]
         count = layout.region_sizes.shape[1]
         vectors, whole = self.head.resample(head, bank, layout.images, count)
-        member = layout.images[:, None] == jnp.arange(count)[None, :, None]  # [B, U, R]
-        last = jnp.where(member, layout.positions[:, None], -1).max(axis=-1)  # [B, U]
+        last = layout.picture_ends(count)
         each = vectors.shape[2]
         flat = vectors.reshape(vectors.shape[0], count * each, -1)
         positions = jnp.repeat(jnp.maximum(last, 0), each, axis=1)
@@ -185,7 +179,7 @@ class HeadDrafter:
         states: Float[Array, "B S F"],
     ) -> HeadState:  # fmt: skip
         """The bank's scored projections, and the keys and values that routes copy."""
-        features = self._read(params, take(states, layout.positions))
+        features = self._read(params, take_rows(states, layout.positions))
         rows = self._rows(params, bank, features, layout.positions)
         scored = routing.make_bank(params["head"].get("router"), rows.x, layout)
         # The tokens themselves are not needed again, and at 5,120 numbers each they are large.
@@ -267,7 +261,7 @@ class HeadDrafter:
         starts = root_end(state, context) - count[:, 0]
         cache = write_rows(state.cache, rows.keys, rows.values, starts)
         last = jnp.maximum(count - 1, 0)
-        return state.replace(cache=cache), jax.tree.map(lambda rows: take(rows, last), rows)
+        return state.replace(cache=cache), jax.tree.map(lambda rows: take_rows(rows, last), rows)
 
     def _route(
         self, params: Params, state: HeadState, context: RoundContext,
@@ -321,7 +315,7 @@ class HeadDrafter:
         """One level of a tree: each row sees the committed rows, its ancestors and itself."""
         words = self.head.embed(params["shared"], tokens)
         positions = jnp.broadcast_to((context.lengths - 1 + step)[:, None], tokens.shape)
-        features = take(draft.g, parents)
+        features = take_rows(draft.g, parents)
         rows = self._rows(params, words, features, positions, spread(state.glance, words))
         if self.route_every == "step":
             found = self._route(params, state, context, rows.x, step, draft)
@@ -330,7 +324,7 @@ class HeadDrafter:
         draft = write_rows(draft, rows.keys, rows.values, ends + before)
         own = jnp.eye(tokens.shape[1], dtype=bool)[None]
         own = jnp.broadcast_to(own, (tokens.shape[0], *own.shape[1:]))
-        seen = jnp.concatenate([take(draft.seen, parents), own], axis=2)
+        seen = jnp.concatenate([take_rows(draft.seen, parents), own], axis=2)
         mask = committed_mask(draft.valid, ends, draft) | shifted_mask(seen, ends, draft.capacity)
         g = self._attend(params, rows, draft, mask)
         return self._logits(params, g, context), draft.replace(g=g, seen=seen)

@@ -17,6 +17,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.decoding.drafters.protocol import RoundContext
+from tiger_jax.ops.gather import take_rows
 from tiger_jax.ops.kv_cache import KVCache, append_rows
 from tiger_jax.routing.bank import Bank
 
@@ -104,15 +105,9 @@ def write_rows(
     )
 
 
-def take(values: Array, places: Int[Array, "B T"]) -> Array:
-    """values[b, places[b, t], ...]."""
-    index = places.reshape(*places.shape, *[1] * (values.ndim - 2))
-    return jnp.take_along_axis(values, index, axis=1, mode="clip")
-
-
 def last_of(vectors: Float[Array, "B U W"], counts: Int[Array, "B T"]) -> Float[Array, "B T W"]:
     """The last of the first counts[b, t] vectors; zeros where there is none."""
-    return jnp.where((counts > 0)[..., None], take(vectors, jnp.maximum(counts - 1, 0)), 0)
+    return jnp.where((counts > 0)[..., None], take_rows(vectors, jnp.maximum(counts - 1, 0)), 0)
 
 
 def spread(

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
 from tiger_jax.decoding.drafters.chain import ChainGrowth
 from tiger_jax.decoding.drafters.protocol import Commit, PromptArrays, RoundContext
-from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
+from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree, draft_spec
 from tiger_jax.errors import UserError
 from tiger_jax.models.head import DraftHead, Params
 from tiger_jax.ops import sampling
@@ -55,13 +55,7 @@ class MedusaDrafter:
     @property
     def spec(self) -> DraftSpec:
         """A sampled chain, or a tree of guesses."""
-        taps = self.head.config.taps
-        if self.tree is None:
-            return DraftSpec(nodes=self.draft_length + 1, depth=self.draft_length, taps=taps)
-        return DraftSpec(
-            nodes=self.tree.nodes, depth=self.tree.spec_depth, is_chain=False, samples=False,
-            taps=taps,
-        )  # fmt: skip
+        return draft_spec(self.tree, self.draft_length, self.head.config.taps)
 
     def prefill(
         self, params: Params, prompt: PromptArrays, taps: Float[Array, "B S F"], capacity: int

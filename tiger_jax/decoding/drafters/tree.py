@@ -24,7 +24,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from tiger_jax.decoding.draft_tree import DraftTree
+from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
 from tiger_jax.decoding.drafters.protocol import RoundContext
 from tiger_jax.errors import UserError
 from tiger_jax.ops.sampling import NEVER
@@ -173,6 +173,15 @@ class StaticTree:
             layouts.append(_Layout(ranks, places, run, parents[run]))
             above = [paths[i] for i in run]
         return layouts
+
+
+def draft_spec(
+    tree: DynamicTree | StaticTree | None, draft_length: int, taps: tuple[int, ...]
+) -> DraftSpec:
+    """Of a drafter that proposes this tree of guesses or, without one, a sampled chain."""
+    if tree is None:
+        return DraftSpec(nodes=draft_length + 1, depth=draft_length, taps=taps)
+    return DraftSpec(tree.nodes, tree.spec_depth, is_chain=False, samples=False, taps=taps)
 
 
 class _Layout(NamedTuple):
