@@ -23,6 +23,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def programs_in_memory_end_with_their_file():
+    """Every compiled program maps a few pieces of memory; a process that keeps those of the whole
+    suite passes vm.max_map_count (65,530) and dies."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(autouse=True)
 def programs_on_disk_stay_with_their_test():
     """A command that ran inside a test has switched the cache of programs on for the process."""

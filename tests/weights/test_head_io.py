@@ -173,7 +173,7 @@ def change_config(folder, change):
     [
         ({"format_version": 2}, "head_config.json: expected format_version 1, got 2"),
         ({"format_version": None}, "expected format_version 1, got None"),
-        ({"tree": {}}, "expected the fields method, .*, draft, got .*tree"),
+        ({"tree": {}}, "expected the fields method, .*, route_every, got .*tree"),
         ({"route_every": None}, "expected the fields method, .*, route_every, got method.*query$"),
         ({"method": 3}, "method: expected a text, got 3"),
         ({"head": "eagle2"}, "head: expected an object, got 'eagle2'"),

@@ -40,7 +40,7 @@ def test_on_disk_as_torch_has_it(folder):
     assert len(tensors) == 3 + 2 * 4
     assert json.loads((folder / CONFIG_FILE).read_text()) == {
         "format_version": 1, "selector": "tiger", "routed_tokens": 3, "pooled_tokens": 4,
-        "query": "text_only", "looks": 2, "gate": "none",
+        "query": "text_only", "looks": 2, "gate": "none", "width": 0,
     }  # fmt: skip
 
 

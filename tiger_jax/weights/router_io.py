@@ -105,7 +105,7 @@ def _read_weights(file: Path, config: RouterConfig, width: int | None) -> dict[s
                 f"{file}: expected the tensors {', '.join(expected)}, {what}: {', '.join(names)}"
             )
     if width is None:
-        width = max(headers["query.weight"].shape, default=0)
+        width = (headers["key.weight"].shape or (0,))[-1]
     inner = config.width or width
     for name, header in headers.items():
         wanted = (width, inner) if ".out." in name else (inner, width)
