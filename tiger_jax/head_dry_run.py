@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import ShapeDtypeStruct as Shape
 
+from tiger_jax.dry_run.abstract_verifier import TARGETS, Verifier
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation.abstract_verifier import TARGETS, Verifier
 from tiger_jax.head_methods import kept_taps
 from tiger_jax.head_training import block_head
 from tiger_jax.models.head import HeadConfig, Shared

@@ -7,9 +7,10 @@ import jaxtyping
 import pytest
 
 from configs.eval import head_compile as defaults
+from tiger_jax.dry_run import abstract_verifier, cards, gpu_compiler
+from tiger_jax.dry_run.abstract_verifier import Sizes, Verifier
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import abstract_verifier, gpu_compiler, head_compile, head_programs
-from tiger_jax.evaluation.abstract_verifier import Sizes, Verifier
+from tiger_jax.evaluation import head_compile, head_programs
 from tiger_jax.evaluation.head_programs import HeadSetting
 
 SMALL = {
@@ -128,11 +129,11 @@ def test_a_plugin_that_did_not_register_is_named(monkeypatch):
 
     monkeypatch.setattr(gpu_compiler.topologies, "get_topology_desc", refuse)
     with pytest.raises(UserError, match="JAX_PLATFORMS=cpu"):
-        gpu_compiler.place((), gpu_compiler.CARDS["a40"])
+        gpu_compiler.place((), cards.CARDS["a40"])
 
 
 def test_cards_are_described_in_the_proto_s_text_form():
-    target = gpu_compiler.CARDS["a40"].target
+    target = cards.CARDS["a40"].target
     assert "cuda_compute_capability { major: 8 minor: 6 }" in target
     assert "memory_bandwidth: 696000000000" in target
     assert target.count("{") == target.count("}")
@@ -153,7 +154,7 @@ def test_cards_are_described_in_the_proto_s_text_form():
 def test_no_cache_is_copied_and_a_turn_is_one_graph(build, verifiers):
     work = build(verifiers("middle"), Sizes(batch=2, visual_tokens=2928, text_rows=576))
     compiled = gpu_compiler.compile_loop(
-        gpu_compiler.CARDS["a40"], work.function, work.arguments, work.donate
+        cards.CARDS["a40"], work.function, work.arguments, work.donate
     )
     program = compiled.program
     assert program.whole_arrays(program.entry, work.cache_sizes) == []

@@ -273,7 +273,7 @@ def _batches(
             TaughtExample(*item, every_block(item.record.lengths.tolist(), pack.draft_length))
             for item in (items[number] for number in filled)
         ]
-        batch = draft_batch(jax.tree.map(jnp.asarray, pack(taught))._asdict())
+        batch = jax.tree.map(jnp.asarray, draft_batch(pack(taught)._asdict()))
         yield members, batch.replace(tiles=batch.tiles.astype(model.dtype))
 
 

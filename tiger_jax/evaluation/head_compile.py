@@ -11,10 +11,11 @@ from typing import Any
 
 from tiger_jax.command_line import check_at_least, check_subset
 from tiger_jax.decoding.drafters.tree import DynamicTree
+from tiger_jax.dry_run import gpu_compiler
+from tiger_jax.dry_run.abstract_verifier import PROMPT_TEXT, TARGETS, Sizes, Verifier
+from tiger_jax.dry_run.cards import CARDS, Card
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import gpu_compiler, head_programs
-from tiger_jax.evaluation.abstract_verifier import PROMPT_TEXT, TARGETS, Sizes, Verifier
-from tiger_jax.evaluation.gpu_compiler import CARDS, Card
+from tiger_jax.evaluation import head_programs
 from tiger_jax.evaluation.head_programs import HeadSetting, Work
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.evaluation.tables import MISSING, markdown, number, yes_no

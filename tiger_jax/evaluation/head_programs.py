@@ -21,7 +21,7 @@ from tiger_jax.decoding.drafters.head_cache import Growing
 from tiger_jax.decoding.drafters.protocol import RoundContext
 from tiger_jax.decoding.drafters.tree import DynamicTree
 from tiger_jax.decoding.state import DecodeState, Limits
-from tiger_jax.evaluation.abstract_verifier import COUNT, DTYPE, Sizes, Verifier, tree_bytes
+from tiger_jax.dry_run.abstract_verifier import COUNT, DTYPE, Sizes, Verifier, tree_bytes
 from tiger_jax.models.head import DraftHead, shared_weights
 from tiger_jax.models.interface import Params
 from tiger_jax.ops.kv_cache import KVCache

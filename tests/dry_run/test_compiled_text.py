@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiger_jax.evaluation.compiled_text import Launches, Program, UnreadableProgram
+from tiger_jax.dry_run.compiled_text import Launches, Program, UnreadableProgram
 
 HLO = """HloModule jit_f, is_scheduled=true
 

@@ -64,12 +64,8 @@ class Verifier:
     @classmethod
     def of(cls, target: str, layers: int = 0) -> "Verifier":
         """LLaVA-1.6 in bfloat16; `layers` > 0 makes it that shallow."""
-        sizes = TARGETS[target] | ({"num_hidden_layers": layers} if layers else {})
         # The tower has no part in decoding; a shallow one is traced faster.
-        raw = {
-            "text_config": sizes | {"vocab_size": VOCABULARY}, "image_token_index": 32000,
-            "vision_config": {"num_hidden_layers": 2},
-        }  # fmt: skip
+        raw = raw_config(target, layers) | {"vision_config": {"num_hidden_layers": 2}}
         model = build_model(llava_next_config(raw), DTYPE)
         return cls(model, model.abstract_params(DTYPE))
 
@@ -125,6 +121,13 @@ class Verifier:
             )  # fmt: skip
 
         return jax.eval_shape(make)
+
+
+def raw_config(target: str, layers: int = 0) -> dict:
+    """What config.json of LLaVA-1.6 says; `layers` > 0 makes the text model that shallow."""
+    sizes = TARGETS[target] | ({"num_hidden_layers": layers} if layers else {})
+    text = sizes | {"vocab_size": VOCABULARY, "max_position_embeddings": 4096}
+    return {"text_config": text, "image_token_index": 32000}
 
 
 def tree_bytes(tree: Any) -> int:

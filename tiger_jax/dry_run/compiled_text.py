@@ -17,13 +17,15 @@ _WIDTHS = {
 _HEADER = re.compile(r"^(ENTRY )?%(\S+) \(.*\{$")
 _LINE = re.compile(r"^\s+(ROOT )?%(\S+) = (.*?) ([a-z][\w\-]*)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
-_CALLED = re.compile(r"\b(calls|body)=%([\w.\-]+)")
+_CALLED = re.compile(r"\b(calls|body|to_apply)=%([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
-    "optimization-barrier", "copy-done", "async-done", "async-update",
+    "optimization-barrier", "async-update",
 }  # fmt: skip
 """Instructions that launch nothing."""
+_NESTED = {"while", "call"}
+_CALLERS = {*_NESTED, "fusion", "async-start"}
 _PARTIAL = {"dynamic-slice", "slice", "gather"}
 """Instructions that read only as much of their operand as they return."""
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
@@ -43,9 +45,26 @@ class Instruction:
     shape: str
     operands: tuple[str, ...]
     called: str | None
-    """Computation of a fusion or of a loop's body."""
+    """Computation of a fusion, a call or a loop's body."""
     trips: int
     """How often a loop runs, 1 where XLA does not know."""
+    attributes: str
+    """What stands behind the operands."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether it begins what a `-done` instruction ends."""
+        return self.opcode.endswith("-start")
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the kernels of another computation run in its place, one by one."""
+        return self.opcode in _NESTED and self.called is not None
+
+    @property
+    def launches(self) -> bool:
+        """Whether something runs for it."""
+        return self.opcode not in _FREE and not self.opcode.endswith("-done")
 
     @property
     def arrays(self) -> list[tuple[int, int]]:
@@ -115,10 +134,17 @@ class Program:
     def launches(self, name: str) -> Iterator[Instruction]:
         """Instructions of a computation that launch something, those of loops inside included."""
         for instruction in self._of(name):
-            if instruction.opcode == "while" and instruction.called:
+            if instruction.is_nested:
                 yield from self.launches(instruction.called)
-            elif instruction.opcode not in _FREE:
+            elif instruction.launches:
                 yield instruction
+
+    def walk(self, name: str, times: int = 1) -> Iterator[tuple[Computation, Instruction, int]]:
+        """Every instruction of a computation and of those that it calls, and how often it runs."""
+        for instruction in self._of(name):
+            yield self.computations[name], instruction, times
+            if instruction.called in self.computations and instruction.opcode in _CALLERS:
+                yield from self.walk(instruction.called, times * instruction.trips)
 
     def bytes_moved(self, name: str) -> int:
         """What the kernels of a computation read and write, each operand and result once.
@@ -128,9 +154,9 @@ class Program:
         """
         total = 0
         for instruction in self._of(name):
-            if instruction.opcode == "while" and instruction.called:
+            if instruction.is_nested:
                 total += instruction.trips * self.bytes_moved(instruction.called)
-            elif instruction.opcode not in _FREE:
+            elif instruction.launches:
                 total += self._moved(self.computations[name], instruction)
         return total
 
@@ -170,6 +196,8 @@ class Program:
             return 2 * _written(outer, instruction)
         if instruction.opcode in _PARTIAL:
             return 2 * instruction.size
+        if instruction.starts and instruction.shape.startswith("("):
+            return instruction.size  # its operands stand in the shape beside the result
         return instruction.size + sum(
             outer.instructions[o].size for o in instruction.operands if o in outer.instructions
         )
@@ -221,12 +249,13 @@ def _instruction(match: re.Match) -> Instruction:
         depth += {"(": 1, ")": -1}.get(rest[end], 0)
         end += 1
     called = dict(_CALLED.findall(rest[end:]))
+    nested = called.get("to_apply") if match[4] == "call" else None
     trips = _TRIPS.search(rest)
     return Instruction(
         name=match[2], opcode=match[4], shape=match[3],
         operands=tuple(re.findall(r"%([\w.\-]+)", rest[:end])),
-        called=called.get("calls") or called.get("body"),
-        trips=int(trips[1]) if trips else 1,
+        called=called.get("calls") or called.get("body") or nested,
+        trips=int(trips[1]) if trips else 1, attributes=rest[end:],
     )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Programs of real size, compiled from abstract arrays for a described card."""

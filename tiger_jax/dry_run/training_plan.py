@@ -1,0 +1,150 @@
+"""A run of configs/kd.py or configs/grpo.py of which only shapes exist: models, state, batches."""
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import ShapeDtypeStruct as Shape
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tiger_jax.dry_run import abstract_batches as batches
+from tiger_jax.dry_run.abstract_batches import Longest, place_batch
+from tiger_jax.dry_run.compiler import Compiler
+from tiger_jax.dry_run.published import abstract_weights, model_config
+from tiger_jax.models.interface import VisionLanguageModel, build_model
+from tiger_jax.routing.router import RouterConfig, init_router
+from tiger_jax.sharding import rules as sharding_rules
+from tiger_jax.training import optimizer, train_state
+from tiger_jax.training.draft_blocks import BlockDrafter
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A run of configs/kd.py or configs/grpo.py, of which only shapes exist."""
+
+    config: Any
+    compiler: Compiler
+    layers: int = 0
+    """> 0 makes both models that shallow."""
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The drafter's."""
+        return self.compiler.mesh(self.config.mesh.to_dict())
+
+    @cached_property
+    def verifier_mesh(self) -> Mesh:
+        """The verifier's, over the same devices."""
+        sizes = self.config.get("verifier_mesh") or self.config.mesh
+        return self.compiler.mesh(sizes.to_dict())
+
+    @cached_property
+    def answer_mesh(self) -> Mesh:
+        """The verifier's while it answers."""
+        sizes = self.config.get("answer_mesh") or self.config.mesh
+        return self.compiler.mesh(sizes.to_dict())
+
+    @cached_property
+    def dtype(self) -> Any:
+        """Of activations and of what is not trained."""
+        return jnp.dtype(self.config.compute_dtype)
+
+    @cached_property
+    def drafter(self) -> BlockDrafter:
+        """In its training form."""
+        remat = self.config.get("remat", False)
+        model = build_model(model_config(self.config.model, self.layers), self.dtype, remat)
+        return BlockDrafter(model, RouterConfig(**self.config.router.to_dict()))
+
+    @cached_property
+    def verifier(self) -> VisionLanguageModel:
+        """Frozen; its passes over whole examples scan as the drafter's do."""
+        remat = self.config.get("remat", False)
+        return build_model(model_config(self.config.verifier, self.layers), self.dtype, remat)
+
+    @cached_property
+    def longest(self) -> Longest:
+        """Sizes of the longest examples."""
+        config = self.config
+        own = config.response == "verifier"
+        return Longest.of(
+            self.drafter.model.config, self.drafter.config, config.max_length,
+            config.teacher.max_new_tokens if own else config.max_length,
+        )  # fmt: skip
+
+    @cached_property
+    def transform(self) -> Any:
+        """The optimizer."""
+        config = self.config
+        return optimizer.make_optimizer(optimizer.OptimizerSettings(
+            config.learning_rate, config.steps, config.warmup, freeze=tuple(config.freeze),
+        ))  # fmt: skip
+
+    @cached_property
+    def state(self) -> train_state.TrainState:
+        """The drafter's, on its mesh."""
+        return train_state.abstract_state(self._init_params, self.transform, self.mesh, self.rules)
+
+    @cached_property
+    def verifier_params(self) -> Any:
+        """Frozen weights in the compute dtype, on the verifier's mesh."""
+        return abstract_weights(self.verifier, self.dtype, self.verifier_mesh)
+
+    @cached_property
+    def reference_params(self) -> Any:
+        """q_ref: the drafter before alignment, in the compute dtype."""
+        return jax.tree.map(
+            lambda x: Shape(x.shape, self.dtype, sharding=x.sharding), self.state.params
+        )
+
+    @cached_property
+    def batch(self) -> Any:
+        """One micro-batch."""
+        config, cuts = self.config, self.config.get("prefixes", 0)
+        teacher = config.teacher
+        batch = batches.draft_batch(
+            self.longest, config.batch, self.longest.blocks(config.draft_length, cuts),
+            config.draft_length, (teacher.kept_tokens, teacher.kept_rows),
+            self.drafter.config.pooled_tokens,
+        )  # fmt: skip
+        return place_batch(batch, self.mesh)
+
+    @property
+    def rules(self) -> tuple[sharding_rules.ParamRule, ...]:
+        """Of the drafter's parameters."""
+        router = sharding_rules.ROUTER_RULES if self.drafter.config.routes else ()
+        return (*sharding_rules.LLAVA_NEXT_RULES, *router)
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """What a run carries from step to step."""
+        return {"masters": self.state.params, "moments": self.state.opt_state}
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a response."""
+        return self.verifier.config.eos_token_ids
+
+    @property
+    def drawable(self) -> Shape:
+        """bool [V]."""
+        return self.everywhere((self.verifier.config.text.vocab_size,), jnp.bool_)
+
+    @property
+    def key(self) -> Shape:
+        """A random key."""
+        return self.everywhere((), jax.random.key(0).dtype)
+
+    def everywhere(self, shape: tuple[int, ...], dtype: Any) -> Shape:
+        """A small array that each device has whole."""
+        return Shape(shape, dtype, sharding=NamedSharding(self.mesh, PartitionSpec()))
+
+    def _init_params(self, key: jax.Array) -> Any:
+        model, router = self.drafter.model, self.drafter.config
+        params = model.init_params(key)
+        if not router.routes:
+            return params
+        width = model.config.text.hidden_size
+        return params | {"router": init_router(key, width, router.looks, inner=router.width)}
