@@ -3,9 +3,9 @@
     python convert/hf_to_orbax.py llava-v1.6-vicuna-7b-hf llava-7b-orbax
     python convert/hf_to_orbax.py llava-v1.6-vicuna-7b llava-7b-orbax --dtype bfloat16
 
-Reads every layout of LLaVA-NeXT weights, the original liuhaotian one included. All weights lie on
-the default device in between; on a machine whose accelerator is too small put JAX_PLATFORMS=cpu in
-front. Faulty input ends with one line on stderr and exit code 2.
+Reads every layout of LLaVA-NeXT weights, the original liuhaotian one included; a drafter's router
+comes along. Weights stream through the host, a quarter of the largest source file at a time, and
+touch no accelerator. Faulty input ends with one line on stderr and exit code 2.
 """
 
 import argparse
@@ -14,7 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tiger_jax.errors import UserError
-from tiger_jax.weights import export, load, orbax_io, original_config
+from tiger_jax.weights import export, load, orbax_io, original_config, safetensors_io
+
+SMALLEST_GROUP = 16 * 10**6
+"""Bytes; what is smaller than that is written in one go."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -37,14 +40,24 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def group_bytes(source: Path) -> int:
+    """Bytes of weights that are in memory at a time: small beside two of the source's files."""
+    if orbax_io.is_orbax_folder(source):
+        return orbax_io.GROUP_BYTES
+    largest = max(file.stat().st_size for file in safetensors_io.weight_files(source))
+    return min(max(largest // 4, SMALLEST_GROUP), orbax_io.GROUP_BYTES)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         config = original_config.read_config(args.source)
         dtype = None if args.dtype == "keep" else args.dtype
-        params = load.load_params(args.source, config, dtype=dtype, vision_tower=args.vision_tower)
+        stored = load.open_params(args.source, config, dtype=dtype, vision_tower=args.vision_tower)
         export.write_companions(args.source, args.out)
-        orbax_io.save_params(params, args.out)
+        export.copy_router(args.source, args.out)
+        tensors = ((path, stored.read(path)) for path in stored.leaves)
+        orbax_io.save_tensors(tensors, args.out, group_bytes=group_bytes(args.source))
     except UserError as error:
         print(f"hf_to_orbax: {error}", file=sys.stderr)
         return 2

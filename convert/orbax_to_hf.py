@@ -3,9 +3,9 @@
     python convert/orbax_to_hf.py llava-7b-orbax llava-7b-hf
     python convert/orbax_to_hf.py llava-7b-orbax llava-7b-original --layout original
 
-Every weight keeps its stored dtype, so Hugging Face -> Orbax -> Hugging Face gives the same bytes.
-All weights lie on the default device in between; on a machine whose accelerator is too small put
-JAX_PLATFORMS=cpu in front. Faulty input ends with one line on stderr and exit code 2.
+Every weight keeps its stored dtype, so Hugging Face -> Orbax -> Hugging Face gives the same bytes;
+a drafter's router comes along. Weights stream through the host one by one and touch no accelerator.
+Faulty input ends with one line on stderr and exit code 2.
 """
 
 import argparse
@@ -40,11 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not args.max_shard_gb > 0:
             raise UserError(f"--max-shard-gb: expected more than 0, got {args.max_shard_gb}")
-        params = load.load_params(args.source, original_config.read_config(args.source))
-        limit = int(args.max_shard_gb * 1e9)
-        export.save_hf_folder(
-            params, args.source, args.out, layout=args.layout, max_shard_bytes=limit
-        )
+        stored = load.open_params(args.source, original_config.read_config(args.source))
+        export.write_hf_folder(
+            stored.leaves, stored.read, args.source, args.out, layout=args.layout,
+            max_shard_bytes=int(args.max_shard_gb * 1e9),
+        )  # fmt: skip
+        export.copy_router(args.source, args.out)
     except UserError as error:
         print(f"orbax_to_hf: {error}", file=sys.stderr)
         return 2

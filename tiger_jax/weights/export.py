@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,14 @@ from flax import traverse_util
 
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_json
-from tiger_jax.weights import original_config, safetensors_io
+from tiger_jax.weights import original_config, router_io, safetensors_io
 from tiger_jax.weights.llava_next_names import EMBEDDING, LAYOUTS, LLAVA_NEXT, LM_HEAD
 from tiger_jax.weights.name_table import Entry, natural_order
 from tiger_jax.weights.safetensors_io import TensorHeader
 from tiger_jax.weights.tensor_ops import VocabularyRows
 
 _WEIGHT_SUFFIXES = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf")
-_OWN_PREFIX = "tiger_"  # router files belong to one set of weights, never to an export of others
+_OWN_PREFIX = "tiger_"  # a router belongs to one set of weights: copy_router says that it is these
 
 
 def save_hf_folder(
@@ -39,7 +39,30 @@ def save_hf_folder(
         layout: "A" (llava-hf), "C", "D", "E", or "O" / "original" (liuhaotian).
 
     Raises:
-        UserError: unknown layout, weights in `out_folder` already, or an unreadable config.json.
+        UserError: unknown layout, weights in `out_folder` already, an unreadable config.json, or
+            an `out_folder` that cannot be written.
+    """
+    flat = traverse_util.flatten_dict(params, sep="/")
+    write_hf_folder(
+        flat, lambda path: np.asarray(flat[path]), config_source_folder, out_folder, layout=layout,
+        max_shard_bytes=max_shard_bytes,
+    )  # fmt: skip
+
+
+def write_hf_folder(
+    leaves: Mapping[str, Any],
+    read: Callable[[str], np.ndarray],
+    config_source_folder: str | Path,
+    out_folder: str | Path,
+    *,
+    layout: str = "A",
+    max_shard_bytes: int = safetensors_io.DEFAULT_SHARD_BYTES,
+) -> None:
+    """`save_hf_folder` of weights that are fetched when their turn comes.
+
+    Args:
+        leaves: parameter path -> anything with the weight's shape and dtype.
+        read: parameter path -> exactly that weight; one is alive at a time.
     """
     layout = {"original": "O"}.get(layout, layout)
     if layout not in LAYOUTS:
@@ -48,16 +71,15 @@ def save_hf_folder(
     if any(out.glob("*.safetensors")):
         raise UserError(f"{out}: holds weights already; choose another folder")
     config = write_companions(config_source_folder, out, original=layout == "O")
-    entries = _entries(params, config)
-    flat = traverse_util.flatten_dict(params, sep="/")
+    entries = _entries(traverse_util.unflatten_dict(dict(leaves), sep="/"), config)
     names = {LAYOUTS[layout].from_canonical(hf): entry for hf, entry in entries.items()}
     headers = [
-        TensorHeader(name, out, entry.hf_shape, str(flat[entry.path].dtype))
+        TensorHeader(name, out, entry.hf_shape, str(leaves[entry.path].dtype))
         for name, entry in sorted(names.items(), key=lambda item: natural_order(item[0]))
     ]
 
     def fetch(name: str) -> np.ndarray:
-        return names[name].op.to_hf(np.asarray(flat[names[name].path]))
+        return names[name].op.to_hf(read(names[name].path))
 
     safetensors_io.write_folder(out, headers, fetch, max_shard_bytes=max_shard_bytes)
 
@@ -85,6 +107,18 @@ def write_companions(source: str | Path, out: Path, *, original: bool = False) -
         raw = original_config.original_to_hf(raw, source / "config.json")
     (out / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
     return raw
+
+
+def copy_router(source: str | Path, out: str | Path) -> None:
+    """Copies a drafter's router, if `source` has one, beside the same weights in `out`.
+
+    Raises:
+        UserError: a faulty router.
+    """
+    if router_io.read_router(source) is None:
+        return
+    for name in (router_io.CONFIG_FILE, router_io.WEIGHTS_FILE):
+        shutil.copyfile(Path(source) / name, Path(out) / name)
 
 
 def _entries(params: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Entry]:

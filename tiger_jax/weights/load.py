@@ -3,11 +3,12 @@
     headers of all shards -> one report of all faults -> tensor by tensor: read, reshape, place
 
 Nothing is read before the headers fit the model, and one host tensor is alive at a time, so a 13B
-checkpoint (26.7 GB) needs little more host memory than its largest tensor.
+checkpoint (26.7 GB) needs little more host memory than its largest tensor. `open_params` stops
+before the last step: converters take the tensors one by one from there.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +53,75 @@ def load_params(
     abstract = interface.build_model(config).abstract_params()
     targets = _flat_shardings(abstract, shardings)
     if orbax_io.is_orbax_folder(folder):
-        if vision_tower is not None:
-            raise UserError(f"{folder}: Orbax folders hold their tower; drop {vision_tower}")
+        _refuse_tower(folder, vision_tower)
         default = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         flat = {path: target or default for path, target in targets.items()}
         return orbax_io.restore_params(folder, abstract, dtype=dtype, shardings=flat)
-    plan = plan_load(folder, abstract, vision_tower=vision_tower)
-    params = {}
-    wanted = [(Path(item.stored.file), item.stored.name) for item in plan]
-    by_place = {place: item.entry for place, item in zip(wanted, plan, strict=True)}
-    for file, name, value in safetensors_io.iterate_tensors(wanted):
-        entry = by_place[file, name]
-        params[entry.path] = _place(entry.op.to_jax(value), dtype, targets[entry.path])
-        del value  # else it lives on while the next one is read
+    stored = _open_hf(folder, abstract, dtype, vision_tower)
+    params = {path: _place(stored.read(path), targets[path]) for path in stored.leaves}
     return traverse_util.unflatten_dict(params, sep="/")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredParams:
+    """Weights that fit the model and still lie in their folder."""
+
+    leaves: Mapping[str, jax.ShapeDtypeStruct]
+    """Parameter path -> shape and dtype, in the order of the files."""
+    read: Callable[[str], np.ndarray]
+    """Parameter path -> that weight as `leaves` says, on the host."""
+
+
+def open_params(
+    folder: str | Path,
+    config: LlavaNextConfig,
+    *,
+    dtype: Any = None,
+    vision_tower: str | Path | None = None,
+) -> StoredParams:
+    """As `load_params`, which see, without reading any weight."""
+    abstract = interface.build_model(config).abstract_params()
+    if not orbax_io.is_orbax_folder(folder):
+        return _open_hf(folder, abstract, dtype, vision_tower)
+    _refuse_tower(folder, vision_tower)
+    stored = orbax_io.stored_leaves(folder, abstract)
+
+    def read(path: str) -> np.ndarray:
+        return _cast(orbax_io.read_tensor(folder, path, stored[path]), dtype)
+
+    leaves = {
+        path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype or leaf.dtype))
+        for path, leaf in stored.items()
+    }
+    return StoredParams(leaves, read)
+
+
+def _open_hf(
+    folder: str | Path, abstract: Mapping[str, Any], dtype: Any, vision_tower: str | Path | None
+) -> StoredParams:
+    plan = plan_load(folder, abstract, vision_tower=vision_tower)
+    items = {item.entry.path: item for item in plan}
+
+    def read(path: str) -> np.ndarray:
+        item = items[path]
+        place = Path(item.stored.file), item.stored.name
+        ((_, _, value),) = safetensors_io.iterate_tensors([place])
+        return _cast(item.entry.op.to_jax(value), dtype)
+
+    leaves = {
+        path: jax.ShapeDtypeStruct(item.entry.jax_shape, jnp.dtype(dtype or item.stored.dtype))
+        for path, item in items.items()
+    }
+    return StoredParams(leaves, read)
+
+
+def _cast(value: np.ndarray, dtype: Any) -> np.ndarray:
+    return value if dtype is None else value.astype(jnp.dtype(dtype))
+
+
+def _refuse_tower(folder: str | Path, vision_tower: str | Path | None) -> None:
+    if vision_tower is not None:
+        raise UserError(f"{folder}: Orbax folders hold their tower; drop {vision_tower}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,10 +236,8 @@ def _flat_shardings(abstract: Mapping[str, Any], shardings: Shardings) -> dict[s
     return flat
 
 
-def _place(value: np.ndarray, dtype: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:
+def _place(value: np.ndarray, sharding: jax.sharding.Sharding | None) -> jax.Array:
     """Host array -> device array; waits for the copy, so that the host's can be let go."""
-    if dtype is not None:
-        value = value.astype(jnp.dtype(dtype))
     if sharding is None:
         placed = jax.device_put(value)
     else:  # each process hands over only what its own devices hold

@@ -129,6 +129,8 @@ def write_folder(
     Args:
         tensors: what to write, in order; `file` is ignored.
         fetch: name -> array of exactly that shape and dtype; called when its turn comes.
+
+    Raises UserError when the folder cannot be written.
     """
     shards = plan_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
@@ -175,10 +177,13 @@ def _write_shard(
         start += tensor.bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with file.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors:
-            out.write(_raw_bytes(tensor, fetch(tensor.name)))
+    try:
+        with file.open("wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            for tensor in tensors:
+                out.write(_raw_bytes(tensor, fetch(tensor.name)))
+    except OSError as error:  # reading reports its own faults as UserError
+        raise UserError(f"{file}: cannot be written ({error})") from None
 
 
 def _raw_bytes(tensor: TensorHeader, value: np.ndarray) -> memoryview:

@@ -1,0 +1,1 @@
+"""Trained drafters outside of JAX."""
