@@ -3,17 +3,20 @@
 import os
 import signal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tiger_jax.errors import UserError
 from tiger_jax.sharding.rules import ParamRule
 from tiger_jax.training import loop, train_state, train_step
 from tiger_jax.training.checkpoint import RunCheckpoints
 from tiger_jax.training.interruption import StopRequest
 from tiger_jax.training.metric_log import MetricLog
 from tiger_jax.training.optimizer import OptimizerSettings, make_optimizer
-from tiger_jax.training.progress import Progress, format_seconds
+from tiger_jax.training.profile import StepProfile
+from tiger_jax.training.progress import Progress, StepCost, format_seconds
 
 
 class Batch(np.ndarray):
@@ -47,9 +50,20 @@ class Recorder(RunCheckpoints, MetricLog, Progress):
 
     def __init__(self):
         self.saved, self.scalars, self.lines, self.reports = {}, [], [], []
+        self.texts, self.scores, self.best_step, self.on_disk = [], {}, None, True
 
-    def save(self, step, state, data_state):
+    def save(self, step, state, data_state, scores=None):
         self.saved[step] = (float(state.params["w"][0]), data_state)
+        self.scores[step], self.on_disk = scores, False
+
+    def wait(self):
+        self.on_disk = True
+
+    def is_best(self, scores):
+        return bool(scores) and self.best_step is not None and self.best_step == scores["step"]
+
+    def write_text(self, step, texts):
+        self.texts.append((step, texts))
 
     def write(self, step, scalars, prefix="train"):
         self.scalars.append((prefix, step, dict(scalars)))
@@ -83,14 +97,17 @@ def parts(one_device):
     return make_state, train_step.make_train_step(loss, optimizer)
 
 
-def run(parts, stream, settings, *, stop=None, evaluate=None):
+def run(parts, stream, settings, *, stop=None, recorder=None, **observed):
     make_state, step = parts
-    recorder = Recorder()
-    observers = loop.Observers(recorder, recorder, recorder, evaluate)
-    state = loop.run_loop(
-        make_state(), step, stream, settings, observers,
-        place=lambda batch: jnp.asarray(np.asarray(batch)), stop=stop or StopRequest(),
-    )  # fmt: skip
+    recorder = recorder or Recorder()
+    observers = loop.Observers(recorder, recorder, recorder, **observed)
+    try:
+        state = loop.run_loop(
+            make_state(), step, stream, settings, observers,
+            place=lambda batch: jnp.asarray(np.asarray(batch)), stop=stop or StopRequest(),
+        )  # fmt: skip
+    finally:
+        assert recorder.on_disk  # however it ends
     return state, recorder
 
 
@@ -130,16 +147,71 @@ def test_without_record_ids_the_position_of_the_data_is_named(parts):
 
 
 def test_nothing_is_saved_once_the_weights_are_spoilt(parts):
-    make_state, step = parts
-    recorder = Recorder()
+    seen = Recorder()
     settings = loop.LoopSettings(steps=9, log_every=100, checkpoint_every=3)
     with pytest.raises(loop.NonFiniteLoss):
-        loop.run_loop(
-            make_state(), step, Stream(bad=5), settings,
-            loop.Observers(recorder, recorder, recorder),
-            place=lambda batch: jnp.asarray(np.asarray(batch)), stop=StopRequest(),
-        )  # fmt: skip
-    assert list(recorder.saved) == [3]
+        run(parts, Stream(bad=5), settings, recorder=seen)
+    assert list(seen.saved) == [3]
+
+
+def test_a_failed_save_does_not_hide_why_the_run_ended(parts):
+    class FullDisk(Recorder):
+        def wait(self):
+            super().wait()
+            raise UserError("3: could not be written")
+
+    seen = FullDisk()
+    with pytest.raises(loop.NonFiniteLoss):
+        run(parts, Stream(bad=5), loop.LoopSettings(steps=9), recorder=seen)
+    assert seen.lines == ["error: 3: could not be written"]
+
+
+def test_the_best_evaluation_is_saved_with_its_scores(parts):
+    """Steps 3 and 6 are due anyway; 4 is the best so far."""
+    seen, steps = Recorder(), iter((2.0, 4.0, 6.0, 7.0))
+    seen.best_step = 4
+    settings = loop.LoopSettings(steps=7, log_every=0, checkpoint_every=3, evaluate_every=2)
+    run(parts, Stream(), settings, recorder=seen, evaluate=lambda params: {"step": next(steps)})
+    assert seen.scores == {3: None, 4: {"step": 4}, 6: {"step": 6}, 7: {"step": 7}}
+
+
+def test_rates_and_texts_are_those_of_their_step(parts):
+    """The rate of step n is the schedule's after n - 1 updates."""
+    settings = loop.LoopSettings(steps=4, log_every=2, evaluate_every=3)
+    _, seen = run(
+        parts, Stream(), settings, learning_rate=lambda count: 0.5**count,
+        samples=lambda params: {"sample": "[a]b"},
+    )  # fmt: skip
+    rates = {step: values["learning_rate"] for _, step, values in seen.scalars}
+    assert rates == {2: 0.5, 4: 0.125}
+    assert seen.texts == [(3, {"sample": "[a]b"}), (4, {"sample": "[a]b"})]
+
+
+def test_chosen_steps_are_traced(parts, tmp_path, monkeypatch):
+    """Both ends included; a run that ends in between still gives its trace."""
+    calls = []
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: calls.append(folder))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
+
+    class Watched(Stream):
+        def __next__(self):
+            calls.append(self.next + 1)
+            return super().__next__()
+
+    settings = loop.LoopSettings(steps=4)
+    folder = str(tmp_path / "profile")
+    run(parts, Watched(), settings, profile=StepProfile.parse("2:3", tmp_path))
+    assert calls == [1, 2, folder, 3, "stop", 4]
+    calls.clear()
+    run(parts, Watched(), settings, profile=StepProfile.parse("4:9", tmp_path))
+    assert calls == [1, 2, 3, 4, folder, "stop"]
+    calls.clear()
+    run(parts, Watched(), settings, profile=StepProfile.parse("5:9", tmp_path))
+    assert calls == [1, 2, 3, 4]
+    assert StepProfile.parse("", tmp_path) is None
+    for wrong in ("3", "3:", ":3", "3:2", "0:2", "a:b", "-1:2"):
+        with pytest.raises(UserError, match="profile: expected first:last step such as 10:12"):
+            StepProfile.parse(wrong, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -152,8 +224,11 @@ def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint(parts, number):
 
     before = signal.getsignal(number)
     with StopRequest() as stop:
-        state, seen = run(parts, Interrupting(), loop.LoopSettings(steps=50), stop=stop)
+        settings = loop.LoopSettings(steps=50, evaluate_every=4)
+        evaluate = {"evaluate": lambda params: {"loss": 1.0}}
+        state, seen = run(parts, Interrupting(), settings, stop=stop, **evaluate)
     assert int(state.step) == 4
+    assert not any(prefix == "held_out" for prefix, _, _ in seen.scalars)  # saves at once
     assert seen.saved == {4: (float(state.params["w"][0]), {"next": 4})}
     assert signal.getsignal(number) == before
 
@@ -175,3 +250,19 @@ def test_metric_sums_over_batches_of_different_size():
 
 def test_times_are_readable():
     assert [format_seconds(x) for x in (5.0, 65.4, 3725.0)] == ["0:05", "1:05", "1:02:05"]
+
+
+def test_the_line_says_what_share_of_the_card_is_used(monkeypatch, tmp_path):
+    """Two steps in 4 s: 2 s a step. 3e12 of 1e13 flops a second; bytes are not known."""
+    clock = iter((0.0, 10.0, 14.0))
+    monkeypatch.setattr("tiger_jax.training.progress.time.perf_counter", lambda: next(clock))
+    cost = StepCost(flops=6e12, bytes_moved=0.0, peak_flops=1e13, peak_bandwidth=7e11)
+    with (tmp_path / "line").open("w") as file:
+        progress = Progress(12, stream=file, cost=cost)
+        progress.begin(2)
+        rates = progress.report(4, {"loss": 0.5}, units=100.0)
+    assert rates == {"seconds_per_step": 2.0, "tokens_per_second": 25.0, "mfu": 0.3}
+    line = (tmp_path / "line").read_text()
+    assert line == "step 4/12  loss 0.5  2.000 s/step  25 tokens/s  ETA 0:16  MFU 30.0%\n"
+    assert StepCost(flops=6e12).shares(1.0) == {}
+    assert StepCost(1.0, 6e9, 0.0, 1e10).shares(2.0) == {"bandwidth_use": 0.3}

@@ -1,17 +1,23 @@
 """Run folders: settings that must not change, weights to start from, the export."""
 
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
 
+import tiger_jax
 from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.routing.router import RouterConfig, init_router
-from tiger_jax.training import run_folder
+from tiger_jax.training import run_facts, run_folder
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.router_io import write_router
 
@@ -115,3 +121,75 @@ def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
         run_folder.open_run_folder(tmp_path, settings | {"steps": 20, "freeze": ()}, resume=True)
     run_folder.open_run_folder(tmp_path, settings | {"steps": 20}, resume=False)
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_old_checkpoints_are_gone_at_once_or_not_at_all(tmp_path, monkeypatch):
+    """A start anew that is killed while it deletes must not leave halves that look whole."""
+    run_folder.open_run_folder(tmp_path, {"steps": 10}, resume=True)
+    (tmp_path / "checkpoints" / "5" / "state").mkdir(parents=True)
+    remove = shutil.rmtree
+
+    def die(path, **how):
+        if path.exists():
+            remove(path / "5" / "state")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.open_run_folder(tmp_path, {"steps": 20}, resume=False)
+    assert not (tmp_path / "checkpoints").exists()
+    monkeypatch.undo()
+    run_folder.open_run_folder(tmp_path, {"steps": 20}, resume=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"run_config.json"}
+
+
+def test_a_killed_start_leaves_the_settings_of_the_one_before(tmp_path, monkeypatch):
+    run_folder.open_run_folder(tmp_path, {"steps": 10}, resume=True)
+
+    def die(self, text, **how):
+        with self.open("w") as file:
+            file.write(text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", die)
+    with pytest.raises(KeyboardInterrupt):
+        run_facts.write_json(tmp_path / "run_config.json", {"steps": 20})
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "run_config.json").read_text()) == {"steps": 10}
+
+
+def test_each_start_leaves_its_facts(tmp_path):
+    first = run_facts.record_start(tmp_path, step=0)
+    second = run_facts.record_start(tmp_path, step=7)
+    stored = json.loads((tmp_path / "run_facts.json").read_text())["starts"]
+    assert stored == [first, second]
+    assert [start["step"] for start in stored] == [0, 7]
+    assert stored[0]["versions"]["jax"] == jax.__version__
+    assert stored[0]["versions"]["tiger_jax"] == tiger_jax.__version__
+    assert None not in stored[0]["versions"].values()
+    devices = {"backend": "cpu", "kind": "cpu", "count": 8, "processes": 1}
+    assert stored[0]["devices"] == devices
+
+
+def test_the_git_state_is_that_of_the_code_itself(tmp_path):
+    """Commit and changes of the repository that tracks it; none for a copy installed inside it."""
+
+    def git(*words):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True,
+                       capture_output=True)  # fmt: skip
+
+    code, copy = tmp_path / "code", tmp_path / "venv" / "code"
+    for folder in (code, copy):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
+    assert run_facts.git_state(code) is None
+    git("init")
+    git("add", "code")
+    git("commit", "-m", "one")
+    state = run_facts.git_state(code)
+    assert len(state["commit"]) == 40
+    assert not state["dirty"]
+    assert run_facts.git_state(copy) is None
+    (code / "__init__.py").write_text("changed = True")
+    assert run_facts.git_state(code) == {"commit": state["commit"], "dirty": True}

@@ -2,7 +2,7 @@
 
 It knows no objective: an objective is a TrainStep, or what wraps one, and a stream of batches. The
 host never waits for the step that it has just started; the metrics of a step are read after the
-next one is under way.
+next one is under way, and a checkpoint is written while the steps behind it run.
 """
 
 import dataclasses
@@ -12,9 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
+from tiger_jax.errors import UserError
 from tiger_jax.training.checkpoint import RunCheckpoints
 from tiger_jax.training.interruption import StopRequest
 from tiger_jax.training.metric_log import MetricLog
+from tiger_jax.training.profile import StepProfile
 from tiger_jax.training.progress import Progress
 from tiger_jax.training.train_state import TrainState
 from tiger_jax.training.train_step import Metrics
@@ -58,6 +60,11 @@ class Observers:
     progress: Progress
     evaluate: Callable[[Any], dict[str, float]] | None = None
     """params -> held-out metrics."""
+    samples: Callable[[Any], dict[str, str]] | None = None
+    """params -> texts to look at, when it evaluates."""
+    learning_rate: Callable[[int], Any] | None = None
+    """Updates made before -> learning rate, as an optax schedule."""
+    profile: StepProfile | None = None
 
 
 @dataclasses.dataclass
@@ -75,40 +82,73 @@ def run_loop(
     stream: BatchStream, settings: LoopSettings, observers: Observers, *,
     place: Callable[[Any], Any], stop: StopRequest,
 ) -> TrainState:  # fmt: skip
-    """Train from state.step to settings.steps or until `stop` asks; either way save a checkpoint.
+    """Train from state.step to settings.steps or until `stop` asks; either way save a checkpoint
+    and wait until it is on disk.
 
+    A checkpoint is also made where an evaluation is the best so far by `keep_best`.
     `place(batch)` puts a host batch on the mesh. Error messages name a step's records by its
     batches' `record_ids`, or by the position of the data where they have none.
 
     Raises:
         NonFiniteLoss: at the latest one step after it happened, and never after a checkpoint of it.
+        UserError: a checkpoint could not be written; those before are still there.
     """
-    step = saved = int(state.step)
+    try:
+        state = _train(state, train_step, stream, settings, observers, place, stop)
+    except Exception:
+        try:
+            observers.checkpoints.wait()  # the last good state may be on its way to the disk
+        except UserError as failure:
+            observers.progress.line(f"error: {failure}")
+        raise
+    finally:
+        if observers.profile:
+            observers.profile.close()
+    observers.checkpoints.wait()
+    return state
+
+
+def _train(
+    state: TrainState, train_step: Callable, stream: BatchStream, settings: LoopSettings,
+    observers: Observers, place: Callable[[Any], Any], stop: StopRequest,
+) -> TrainState:  # fmt: skip
+    step = int(state.step)
     window = MetricWindow()
     pending: _Pending | None = None
     observers.progress.begin(step)
-    while step < settings.steps and not stop.asked:
+    stopping = stop.agreed()
+    while step < settings.steps and not stopping:
         host = [next(stream) for _ in range(settings.accumulate)]
-        state, metrics = train_step(state, [place(batch) for batch in host])
+        state, metrics = _traced(observers.profile, train_step, step + 1, state, map(place, host))
         step += 1
+        stopping = stop.agreed()
         window.settle(pending)
         pending = _Pending(step, _describe_records(host, stream), metrics)
-        last = step == settings.steps or stop.asked
+        last, scores = step == settings.steps or stopping, None
         if last or _due(step, settings.log_every):
             window.settle(pending)
             pending = None
             _report(observers, step, *window.take(settings.unit_metric))
-        if last or _due(step, settings.evaluate_every):
-            _evaluate(observers, step, state)
-        if last or _due(step, settings.checkpoint_every):
+        # Who sends a signal may not wait: a run that stops saves at once.
+        if step == settings.steps or (_due(step, settings.evaluate_every) and not stopping):
+            scores = _evaluate(observers, step, state)
+        checkpoints = observers.checkpoints
+        if last or _due(step, settings.checkpoint_every) or checkpoints.is_best(scores):
             window.settle(pending)
             pending = None
-            observers.checkpoints.save(step, state, stream.get_state())
-            saved = step
-    if step != saved:
-        window.settle(pending)
-        observers.checkpoints.save(step, state, stream.get_state())
+            checkpoints.save(step, state, stream.get_state(), scores)
     return state
+
+
+def _traced(
+    profile: StepProfile | None, train_step: Callable, step: int, state: TrainState, batches: Any
+) -> tuple[TrainState, Metrics]:
+    if profile:
+        profile.before(step, state)
+    state, metrics = train_step(state, list(batches))
+    if profile:
+        profile.after(step, state)
+    return state, metrics
 
 
 class MetricWindow:
@@ -153,17 +193,22 @@ def add_metrics(parts: Sequence[Metrics]) -> dict[str, tuple[float, float]]:
 
 def _report(observers: Observers, step: int, means: dict[str, float], units: float) -> None:
     rates = observers.progress.report(step, means, units)
+    if observers.learning_rate:
+        rates["learning_rate"] = float(observers.learning_rate(step - 1))
     observers.metric_log.write(step, means | rates)
 
 
-def _evaluate(observers: Observers, step: int, state: TrainState) -> None:
+def _evaluate(observers: Observers, step: int, state: TrainState) -> dict[str, float] | None:
+    if observers.samples:
+        observers.metric_log.write_text(step, observers.samples(state.params))
     if observers.evaluate is None:
-        return
+        return None
     scores = observers.evaluate(state.params)
     observers.metric_log.write(step, scores, prefix="held_out")
     text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
     observers.progress.line(f"step {step}  held-out: {text}")
     observers.progress.begin(step)
+    return scores
 
 
 def _due(step: int, every: int) -> bool:

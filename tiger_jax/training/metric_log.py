@@ -1,16 +1,18 @@
-"""Scalars of a run: TensorBoard event files, and the same as JSON Lines for everything else.
+"""Scalars and texts of a run: TensorBoard event files, and the same as JSON Lines for the rest.
 
 The only file that imports tensorboardX.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from tensorboardX import SummaryWriter
 
 METRICS_FILE = "metrics.jsonl"
-"""One line a report: {"step": 10, "of": "train", "loss": 0.7, ...}; a resumed run goes on in it."""
+"""One line a report: {"step": 10, "of": "train", "loss": 0.7, ...}; a resumed run goes on in it.
+Texts are lines too: {"step": 10, "of": "text", "NAME": "..."}."""
 
 
 class MetricLog:
@@ -18,7 +20,7 @@ class MetricLog:
 
     def __init__(self, folder: str | Path, *, active: bool = True):
         self._writer = SummaryWriter(str(folder), flush_secs=10) if active else None
-        self._lines = (Path(folder) / METRICS_FILE).open("a") if active else None
+        self._lines = _open_lines(Path(folder) / METRICS_FILE) if active else None
 
     def write(self, step: int, scalars: Mapping[str, float], prefix: str = "train") -> None:
         """One point per scalar, named prefix/name, at a step."""
@@ -26,8 +28,18 @@ class MetricLog:
             return
         for name, value in scalars.items():
             self._writer.add_scalar(f"{prefix}/{name}", value, step)
-        values = {name: float(value) for name, value in scalars.items()}
-        self._lines.write(json.dumps({"step": step, "of": prefix} | values) + "\n")
+        self._append(step, prefix, {name: float(value) for name, value in scalars.items()})
+
+    def write_text(self, step: int, texts: Mapping[str, str]) -> None:
+        """One Markdown text per name at a step; `show_sample` makes one of a draft."""
+        if self._writer is None:
+            return
+        for name, text in texts.items():
+            self._writer.add_text(name, text, step)
+        self._append(step, "text", dict(texts))
+
+    def _append(self, step: int, of: str, values: Mapping[str, float | str]) -> None:
+        self._lines.write(json.dumps({"step": step, "of": of} | values) + "\n")
         self._lines.flush()
 
     def close(self) -> None:
@@ -44,8 +56,33 @@ def read_curve(folder: str | Path, metric: str) -> tuple[list[int], list[float]]
     """
     prefix, _, name = metric.partition("/")
     points = {}
-    for line in (Path(folder) / METRICS_FILE).read_text().splitlines():
+    for line in (Path(folder) / METRICS_FILE).read_text().splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break  # a run is writing it
         row = json.loads(line)
         if row["of"] == prefix and name in row:
             points[row["step"]] = row[name]
     return sorted(points), [points[step] for step in sorted(points)]
+
+
+def show_sample(prompt: str, blocks: Sequence[tuple[str, str]]) -> str:
+    """Markdown of a prompt and the blocks drafted after it, the accepted part in brackets.
+
+        USER: How many stars are there? ASSISTANT: There
+            [are two] stars
+
+    Args:
+        blocks: (accepted text, rejected text) of each block.
+    """
+    lines = [prompt, *(f"    [{accepted}]{rejected}" for accepted, rejected in blocks)]
+    # Four spaces make it code: nothing that a model writes is read as Markdown then.
+    return "\n".join("    " + line.replace("\n", "\\n") for line in lines)
+
+
+def _open_lines(path: Path) -> TextIO:
+    """Open for appending, without what a killed run wrote of its last line."""
+    if path.exists():
+        whole = path.read_bytes()
+        with path.open("r+b") as file:
+            file.truncate(whole.rfind(b"\n") + 1)
+    return path.open("a")
