@@ -38,7 +38,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
             },
             "prefixes": 1,  # random cuts of an example's responses, K blocks at each
             "steps": 10_000,  # 80,000 examples, once
-            "accumulate": 8,
+            "accumulate": 2,
             "learning_rate": 1e-5,
         })  # fmt: skip
     if name == presets.EMBEDDED:

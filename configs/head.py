@@ -36,7 +36,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     name = arg or presets.EMBEDDED
     config = kd.get_config(arg)
     with config.unlocked():
-        for unused in ("online_teacher", "route_weight"):
+        # The verifier's states go into the head's step, so both have one mesh.
+        for unused in ("online_teacher", "route_weight", "verifier_mesh"):
             del config[unused]
         config.update({
             "objective": "head",

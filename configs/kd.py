@@ -53,15 +53,18 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "route_weight": 0.3,  # of the verifier's attention as the router's teacher
         "draft_length": 32,
         "steps": 23_125,  # 92,500 examples, once
-        "batch": 1,  # examples a micro-batch
-        "accumulate": 4,
+        "batch": 4,  # examples a micro-batch
+        "accumulate": 1,
         "learning_rate": 5e-6,
         "warmup": 100,
         "final_fraction": 0.0,
         "weight_decay": 0.01,
         "clip": 1.0,
         "compute_dtype": "bfloat16",
-        "mesh": {"data": 1, "fsdp": 1, "tensor": -1},  # a batch of 1 cannot be cut
+        "remat": True,  # scan the layers of training passes; keep no activations inside them
+        "mesh": {"data": 1, "fsdp": 4, "tensor": -1},  # the batch is cut over data x fsdp
+        "verifier_mesh": {"data": 1, "fsdp": 4, "tensor": -1},  # in training, on the same devices
+        "answer_mesh": {"data": 1, "fsdp": 1, "tensor": -1},  # for its answers, of each process
         "seed": 0,
         "held_out_scenes": 0,
         "workers": 2,
@@ -69,6 +72,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "evaluate_every": 500,
         "checkpoint_every": 200,
         "keep": 2,
+        "keep_best": "",  # held-out metric; its best checkpoint stays too
+        "profile": "",  # "10:12" = a trace of these steps, in run_dir/profile
     })  # fmt: skip
     if name == presets.EMBEDDED:
         _fit_to_scenes(config)
@@ -78,8 +83,10 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
 def _fit_to_scenes(config: ml_collections.ConfigDict) -> None:
     """The embedded pair: scenes as data, sizes for two CPU cores."""
     config.update({
-        "run_dir": "runs/kd", "mesh": {"data": 1, "fsdp": -1, "tensor": 1}, "max_length": 0,
-        "teacher_batch": 64,
+        "run_dir": "runs/kd", "remat": False, "max_length": 0, "teacher_batch": 64,
+        "mesh": {"data": 1, "fsdp": -1, "tensor": 1},
+        "verifier_mesh": {"data": 1, "fsdp": -1, "tensor": 1},
+        "answer_mesh": {"data": -1, "fsdp": 1, "tensor": 1},
         "scenes": 6000, "held_out_scenes": 96, "workers": 0, "draft_length": 8, "steps": 1800,
         "batch": 24, "accumulate": 1, "learning_rate": 2e-3, "warmup": 30,
         "compute_dtype": "float32", "evaluate_every": 600, "checkpoint_every": 200,

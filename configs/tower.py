@@ -41,4 +41,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "evaluate_every": 200,
         "checkpoint_every": 200,
         "keep": 2,
+        "keep_best": "",  # held-out metric; its best checkpoint stays too
+        "profile": "",  # "10:12" = a trace of these steps, in run_dir/profile
     })  # fmt: skip

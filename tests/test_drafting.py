@@ -106,8 +106,11 @@ def test_sizes_of_the_papers_pair():
     assert (config.run_dir, config.init_from) == ("runs/grpo_llava_next", "runs/kd_llava_next")
     assert kd.get_config("llava_next").run_dir == "runs/kd_llava_next"
     assert config.filter.enabled
-    assert (config.max_length, config.teacher_batch, config.batch) == (2048, 8, 1)
-    assert config.mesh.to_dict() == {"data": 1, "fsdp": 1, "tensor": -1}
+    assert (config.max_length, config.teacher_batch, config.remat) == (2048, 8, True)
+    assert (config.learning_rate, config.batch * config.accumulate) == (1e-5, 8)
+    distill = kd.get_config("llava_next")
+    assert (distill.learning_rate, distill.batch * distill.accumulate) == (5e-6, 4)
+    assert config.batch % (config.mesh.data * config.mesh.fsdp) == 0
     assert (grpo.get_config().run_dir, grpo.get_config().init_from) == ("runs/grpo", "runs/kd")
 
 

@@ -238,7 +238,6 @@ def weights(params) -> dict[str, np.ndarray]:
     [
         ("eagle4", {}, "method: expected one of tiger_head, eagle2, .*, got 'eagle4'"),
         ("medusa", {"draft_length": 4}, "draft_length: expected at most medusa_heads = 3, got 4"),
-        ("tiger_head", {"dry_run": "70b"}, "dry_run: expected one of 13b, 7b, got '70b'"),
         ("tiger_head", {"loss": {"objective": "best"}}, "objective: expected one of kl, .*'best'"),
         ("tiger_head", {"loss": {"decay": 1.5}}, "decay: expected 0 < decay <= 1, got 1.5"),
         ("tiger_head", {"draft_length": 0}, "draft_length: expected at least 1, got 0"),
@@ -331,3 +330,8 @@ def test_what_the_command_line_sets_stays():
 def test_states_that_are_fused(layers, taps):
     """EAGLE-3's for LLaVA-1.6 7B and 13B: before the layers 2, n / 2 and n - 3."""
     assert head_methods.fused_taps(layers) == taps
+
+
+def test_a_dry_run_of_another_verifier_is_refused(capsys):
+    assert train.main(["--config", "configs/head.py:llava_next", "--config.dry_run=70b"]) == 2
+    assert "dry_run: expected one of 13b, 7b, got '70b'" in capsys.readouterr().err

@@ -44,6 +44,7 @@ def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
         UserError: no config file, one that cannot be read, an unknown field, a value that does not
             fit its field, or an argument that is none of these.
     """
+    argv = _with_pair(argv)
     line = ["tiger_jax", *argv]
     values = flags.FlagValues()
     holder = config_flags.DEFINE_config_file(
@@ -74,6 +75,21 @@ def check_subset(config: ml_collections.ConfigDict, name: str, allowed: Collecti
     if wrong or not config[name]:
         got = repr(wrong[0]) if wrong else "none"
         raise UserError(f"{name}: expected some of {', '.join(allowed)}, got {got}")
+
+
+def _with_pair(argv: Sequence[str]) -> list[str]:
+    """`--config FILE --config.pair=NAME` as `--config FILE:NAME`: a pair decides about most other
+    fields, so the file has to know it first."""
+    named = [arg for arg in argv if arg.startswith("--config.pair=")]
+    rest = [arg for arg in argv if not arg.startswith("--config.pair=")]
+    path = _config_path(rest)
+    if not named:
+        return rest
+    if ":" in path:
+        raise UserError(f"--config.pair: expected a file without a pair, got {path}")
+    whole = f"{path}:{named[-1].partition('=')[2]}"
+    return [arg.replace(path, whole, 1) if arg in (path, f"--config={path}") else arg
+            for arg in rest]  # fmt: skip
 
 
 def _config_path(argv: Sequence[str]) -> str:

@@ -65,7 +65,21 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     out.add_argument("--report", metavar="FILE.json", help="write everything that was counted")
     out.add_argument("--quiet", action="store_true", help="answers only")
+    _dry_run_arguments(parser)
     return parser.parse_args(argv)
+
+
+def _dry_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a real pair would take."""
+    dry = parser.add_argument_group(
+        "dry run", "compile a real pair's programs from abstract weights, for --batch-size "
+        "requests and --draft-length on --mesh"
+    )  # fmt: skip
+    dry.add_argument("--dry-run", action="store_true",
+                     help="memory, traffic and predicted times a device; exit code 1 if it does "
+                     "not fit")  # fmt: skip
+    dry.add_argument("--pair", default="llava_next", help="whose sizes (default llava_next)")
+    dry.add_argument("--card", default="a40", help="a40 or h200 (default a40)")
 
 
 def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +114,9 @@ def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--routed-tokens", type=int, metavar="K",
                      help="visual tokens a round, for every selector but full")  # fmt: skip
+    how.add_argument("--mesh", metavar="data=D,tensor=T",
+                     help="devices: requests are split over data, heads over tensor; -1 takes all "
+                     "that are left (default: one device)")  # fmt: skip
     how.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     how.add_argument("--top-p", type=float, default=1.0)
     how.add_argument("--top-k", type=int, default=0)
@@ -132,9 +149,12 @@ def _run(args: argparse.Namespace) -> int:
     from tiger_jax import runtime
 
     runtime.configure()
+    if args.dry_run:
+        return _dry_run(args)
     from tiger_jax import session
     from tiger_jax.head_loading import parse_tree
     from tiger_jax.pipeline import TINY_LLAVA, embedded_drafter
+    from tiger_jax.sharding.mesh import make_mesh, parse_sizes
 
     demo = not (args.image or args.requests or args.verifier) and args.prompt is None
     verifier = args.verifier or TINY_LLAVA / "verifier"
@@ -149,6 +169,7 @@ def _run(args: argparse.Namespace) -> int:
             confidence=args.draft_confidence,
             selector=args.selector, routed_tokens=args.routed_tokens,
             tree=parse_tree(args.draft_tree),
+            mesh=make_mesh(parse_sizes(args.mesh)) if args.mesh else None,
             dtype=args.dtype,
             batch_size=args.batch_size if args.requests else 1,
             compare=demo if args.compare is None else args.compare,
@@ -175,6 +196,21 @@ def _run(args: argparse.Namespace) -> int:
         print(session.summary(report))
     failed = [r for r in report["requests"] if r["error"]]
     return 1 if failed and len(failed) == len(report["requests"]) else 0
+
+
+def _dry_run(args: argparse.Namespace) -> int:
+    from tiger_jax.dry_run.decoding import report_decoding
+    from tiger_jax.sharding.mesh import parse_sizes
+
+    if args.draft_length == AUTO:
+        raise UserError("--dry-run: expected --draft-length N, got auto")
+    text, fits = report_decoding(
+        args.pair, mesh=parse_sizes(args.mesh) if args.mesh else None, card=args.card,
+        batch=args.batch_size, draft_length=int(args.draft_length),
+        max_new_tokens=args.max_new_tokens,
+    )  # fmt: skip
+    print(text)
+    return 0 if fits else 1
 
 
 def _kind(selector: str | None) -> str:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from tiger_jax.data import mixtures
-from tiger_jax.data.draft_batches import PackDrafts, TeachExample
+from tiger_jax.data.draft_batches import BLOCK_MULTIPLE, PackDrafts, TeachExample
 from tiger_jax.data.draft_examples import AskQuestions
 from tiger_jax.data.examples import DroppedExample, read_examples
 from tiger_jax.data.filters import PromptFilter
@@ -23,17 +22,19 @@ from tiger_jax.data.json_lines import RecordError
 from tiger_jax.data.mixtures import Records
 from tiger_jax.data.record_cache import RecordCache
 from tiger_jax.data.teacher_cache import TeacherCache
+from tiger_jax.draft_samples import accepted_texts
 from tiger_jax.errors import UserError
+from tiger_jax.frozen_verifier import FrozenVerifier
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.objectives import Objective, scene_source
-from tiger_jax.pipeline import Pipeline
 from tiger_jax.routing.router import LOOK_ONCE, RouterConfig, init_router
+from tiger_jax.sharding import processes
 from tiger_jax.sharding import rules as sharding_rules
 from tiger_jax.teacher import Teacher
-from tiger_jax.training import align_step, run_folder
+from tiger_jax.training import align_step, rollout, run_folder
 from tiger_jax.training.distill_step import OnlineTeacher, make_distill_loss
 from tiger_jax.training.draft_batch import draft_batch
-from tiger_jax.training.draft_blocks import BlockDrafter
+from tiger_jax.training.draft_blocks import BlockDrafter, decoder_rows
 from tiger_jax.training.teacher_pass import TeacherSettings
 from tiger_jax.weights.fingerprint import fingerprint
 from tiger_jax.weights.router_io import write_router
@@ -47,7 +48,7 @@ NAMED_DROPS = 5
 class Lessons:
     """Prompts with the verifier's answers, ready to be drawn from."""
 
-    verifier: Pipeline
+    verifier: FrozenVerifier
     settings: TeacherSettings
     cache: TeacherCache
     ask: AskQuestions
@@ -66,10 +67,12 @@ class Lessons:
             UserError: unreadable folders or files, or nothing to learn from.
         """
         sources = read_sources(config)
-        folder, dtype = verifier_folder(config), config.compute_dtype
+        verifier = FrozenVerifier.find(config)
         settings = TeacherSettings(**config.teacher.to_dict())
-        described = {"verifier": fingerprint(folder), "dtype": dtype, "response": config.response}
-        verifier = Pipeline.load(folder, dtype=jnp.dtype(dtype))
+        described = {
+            "verifier": fingerprint(verifier.folder), "dtype": config.compute_dtype,
+            "response": config.response,
+        }  # fmt: skip
         lessons = cls(
             verifier, settings,
             cache=TeacherCache(config.cache_dir, described | dataclasses.asdict(settings)),
@@ -88,12 +91,17 @@ class Lessons:
     def fill(self, source: Records) -> None:
         """Let the verifier answer what is missing."""
         size = self.teacher_batch
-        teacher = Teacher(self.verifier.engine, self.settings, size, max(1, size // 4))
-        self.complete(source, self.cache, partial(teacher.fill, self.cache), "answered")
+
+        def answer(*work: Any) -> None:
+            engine = self.verifier.engine(self.verifier.answer_mesh)
+            Teacher(engine, self.settings, size, max(1, size // 4)).fill(self.cache, *work)
+
+        self.complete(source, self.cache, answer, "answered")
 
     def complete(self, source: Records, cache: RecordCache, fill: Callable, done: str) -> None:
         """Fill a cache with what it lacks of a source; a note in it saves looking again, unless
-        there was something to say of examples that cannot be used.
+        there was something to say of examples that cannot be used. Several processes share the
+        work.
 
         Args:
             fill: called with (place -> example, keys, progress).
@@ -101,18 +109,20 @@ class Lessons:
         """
         digest = hashlib.sha256(repr(source).encode()).hexdigest()
         note = cache.folder / f"filled-{digest[:16]}"
-        noted = note.exists()
+        noted = processes.from_main(note.exists())
+        if not noted:
+            print(f"looking through {len(source)} examples", file=sys.stderr)
+            places, dropped = self._usable(source)
+            keys = list(places)[jax.process_index() :: jax.process_count()]
+            if processes.is_main():
+                _say_dropped(f"{len(dropped)} of {len(source)} examples cannot be used", dropped)
+            if missing := len(cache.missing(keys)):
+                progress = _FillProgress(missing, done)
+                fill(lambda i: self.ask(source[places[keys[i]]]), keys, progress)
+            processes.barrier(f"{note.name} {done}")
+            if processes.is_main() and not dropped:
+                note.touch()
         cache.refresh()  # after the look at the note: it may be another run's
-        if noted:
-            return
-        print(f"looking through {len(source)} examples", file=sys.stderr)
-        places, dropped = self._usable(source)
-        _say_dropped(f"{len(dropped)} of {len(source)} examples cannot be used", dropped)
-        keys = list(places)
-        progress = _FillProgress(len(cache.missing(keys)), done)
-        fill(lambda i: self.ask(source[places[keys[i]]]), keys, progress)
-        if not dropped:
-            note.touch()
 
     def _usable(self, source: Records) -> tuple[dict[str, int], list[str]]:
         """(key -> place of what can be asked, why the others cannot)."""
@@ -138,7 +148,11 @@ class Lessons:
         """
         teach = TeachExample(self.ask, self.cache, config.draft_length, 0 if held_out else cuts)
         pack = PackDrafts(
-            self.verifier.config, config.draft_length, router.pooled_tokens, router.stream_query
+            self.verifier.config,
+            config.draft_length,
+            router.pooled_tokens,
+            router.stream_query,
+            block_multiple=min(cuts, BLOCK_MULTIPLE) if cuts else BLOCK_MULTIPLE,
         )
         sources = self.held_out if held_out else self.sources
         return mixtures.draft_batches(
@@ -165,14 +179,6 @@ class _FillProgress:
     def __call__(self, count: int) -> None:
         self._done += count
         print(f"verifier {self._verb} {self._done} of {self._wanted} examples", file=sys.stderr)
-
-
-def verifier_folder(config: Any) -> Path:
-    """The verifier's folder. Raises UserError if there is none."""
-    folder = run_folder.export_folder(config.verifier)
-    if not (folder / "config.json").is_file():
-        raise UserError(f"verifier: expected a Hugging Face folder, got {config.verifier!r}")
-    return folder
 
 
 def router_config(config: Any) -> RouterConfig:
@@ -239,12 +245,13 @@ def distill_objective(config: Any, model: VisionLanguageModel, folder: Path) -> 
     lessons = Lessons.prepare(config)
     loss = make_distill_loss(drafter, config.route_weight)
 
-    def make_step(update: Any, initial: Callable[[], Any]) -> Any:
+    lessons.verifier.release(keep=lessons.verifier.mesh if config.online_teacher else None)
+
+    def make_step(update: Any, initial: Callable[..., Any]) -> Any:
         del initial
         if not config.online_teacher:
             return update
-        engine = lessons.verifier.engine
-        return OnlineTeacher(update, engine.model, engine.params, lessons.settings)
+        return OnlineTeacher(update, lessons.verifier.engine(), lessons.settings)
 
     return _drafter_objective(
         config, drafter, folder, lessons, loss, unit_metric="kl", make_step=make_step
@@ -258,17 +265,18 @@ def align_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Ob
     lessons = Lessons.prepare(config)
     value = align_step.make_expected_acceptance_loss(drafter, settings)
     if settings.objective == "expected_acceptance":
+        lessons.verifier.release()
         return _drafter_objective(
             config, drafter, folder, lessons, value, unit_metric="token_acceptance"
         )
-    engine = lessons.verifier.engine
+    lessons.verifier.release(keep=lessons.verifier.mesh)
     end_ids = lessons.verifier.config.eos_token_ids
 
-    def make_step(update: Any, initial: Callable[[], Any]) -> align_step.AlignmentStep:
+    def make_step(update: Any, initial: Callable[..., Any]) -> align_step.AlignmentStep:
         return align_step.AlignmentStep(
-            drafter=drafter, settings=settings, verifier=engine.model, end_ids=end_ids,
-            drawable=jnp.asarray(engine.drawable), verifier_params=engine.params,
-            reference_params=initial(), update=update,
+            drafter=drafter, settings=settings, verifier=lessons.verifier.engine(),
+            end_ids=end_ids, reference_params=initial(model.dtype), update=update,
+            gather=partial(rollout.gather_weights, rules=_rules(drafter), dtype=model.dtype),
         )  # fmt: skip
 
     return dataclasses.replace(
@@ -276,16 +284,23 @@ def align_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Ob
             config, drafter, folder, lessons,
             align_step.make_grpo_loss(drafter, settings, end_ids),
             unit_metric="token_acceptance", make_step=make_step, cuts=config.prefixes,
+            samples=settings.samples,
         ),
         held_out_loss=value,
+        reference=fingerprint(run_folder.export_folder(config.init_from or folder)),
     )  # fmt: skip
 
 
 def _drafter_objective(
     config: Any, drafter: BlockDrafter, folder: Path, lessons: Lessons, loss: Any, *,
-    unit_metric: str, make_step: Callable | None = None, cuts: int = 0,
+    unit_metric: str, make_step: Callable | None = None, cuts: int = 0, samples: int = 1,
 ) -> Objective:  # fmt: skip
     width = drafter.model.config.text.hidden_size
+    routed = drafter.config.routed_tokens if drafter.config.routes else 0
+
+    def step_flops(batch: Any) -> float:
+        rows = decoder_rows(getattr(batch, "batch", batch), routed, samples)
+        return 6.0 * drafter.model.decoder_weights * rows
 
     def init_params(key: jax.Array) -> Any:
         params = drafter.model.init_params(key)
@@ -299,22 +314,32 @@ def _drafter_objective(
 
     def export(params: Any, target: Path) -> None:
         weights = {name: part for name, part in params.items() if name != "router"}
-        finish = partial(write_router, config=drafter.config, params=params.get("router"))
+        router = jax.tree.map(processes.fetch, params.get("router"))
+        finish = partial(write_router, config=drafter.config, params=router)
         run_folder.export_params(
             weights, folder, target, finish=finish if drafter.config.routes else None
         )
         lessons.say_dropped()
 
-    rules = sharding_rules.LLAVA_NEXT_RULES
     return Objective(
-        init_params=init_params,
-        rules=(*rules, *sharding_rules.ROUTER_RULES) if drafter.config.routes else rules,
-        loss=loss,
+        init_params=init_params, rules=_rules(drafter), loss=loss,
         stream=lambda held_out: lessons.stream(config, drafter.config, held_out, cuts),
         to_batch=lambda batch: draft_batch(batch._asdict()),
         export=export, unit="tokens", unit_metric=unit_metric, init_from=str(folder),
+        kinds=_question_kinds(lessons.held_out), step_flops=step_flops,
+        samples=partial(accepted_texts, drafter, lessons.verifier.processor.decode),
         **({"make_step": make_step} if make_step else {}),
     )  # fmt: skip
+
+
+def _question_kinds(held_out: tuple[Any, ...]) -> tuple[str, ...]:
+    """Scenes ask the same kinds of questions in the same order."""
+    return tuple(asked.kind for asked in held_out[0][0].qa) if held_out else ()
+
+
+def _rules(drafter: BlockDrafter) -> tuple[sharding_rules.ParamRule, ...]:
+    router = sharding_rules.ROUTER_RULES if drafter.config.routes else ()
+    return (*sharding_rules.LLAVA_NEXT_RULES, *router)
 
 
 def read_sources(config: Any) -> tuple[Records, ...]:

@@ -64,13 +64,14 @@ class FeatureTeacher:
         rows = batch.image_rows
         prefix = PrefixArrays(batch.tokens, rows, batch.lengths, batch.tiles, rows >= 0)
         text = TextRows(packed.tokens, packed.segments, batch.lengths[:, None] + packed.offsets)
-        found = jax.device_get(
-            verifier_features(self.engine.model, self.settings, self.engine.params, prefix, text)
-        )
+        found = jax.device_get(self.engine.over_batch(self._pass, (prefix, text)))
         return [
             _record(found, b, batch.image_rows[b], len(prefixes[b].tokens), packed.segments[b])
             for b in range(len(examples))
         ]
+
+    def _pass(self, texts: tuple[PrefixArrays, TextRows]) -> Features:
+        return verifier_features(self.engine.model, self.settings, self.engine.params, *texts)
 
 
 def _record(

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from tiger_jax.decoding.drafters.head import HeadDrafter
 from tiger_jax.decoding.drafters.medusa import MedusaDrafter
@@ -17,6 +18,7 @@ from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.routing.head_router import check_routing
 from tiger_jax.routing.router import RouterConfig
+from tiger_jax.sharding.rules import HEAD_RULES, place_params
 from tiger_jax.weights.head_io import HeadFolder, read_head
 
 CHAIN = "chain"
@@ -72,7 +74,7 @@ def fit_tree(
 def load_head(
     folder: str | Path, model: VisionLanguageModel, params: Params, *, draft_length: int,
     confidence: float = 0.0, tree: DynamicTree | StaticTree | None = None,
-    selector: str | None = None, routed_tokens: int | None = None,
+    selector: str | None = None, routed_tokens: int | None = None, mesh: Mesh | None = None,
 ) -> tuple[str, Drafter, dict[str, Any]]:  # fmt: skip
     """(method, drafter, its parameters): the verifier's embeddings and lm_head among these.
 
@@ -80,6 +82,7 @@ def load_head(
         model, params: the verifier, whose dtype the head takes on.
         draft_length: of a chain; a Medusa head drafts no more than it has blocks.
         selector, routed_tokens: in the place of the folder's own, for a head that routes.
+        mesh: where the verifier is.
 
     Raises:
         UserError: an unreadable folder, a head of another verifier, or a routing that it has not.
@@ -90,6 +93,7 @@ def load_head(
     check_fits(found.config, model, folder)
     head, tree = DraftHead(found.config, model.dtype), fit_tree(tree, found.config)
     weights = jax.tree.map(lambda x: jnp.asarray(x, model.dtype), found.params)
+    weights = place_params(weights, HEAD_RULES, mesh)
     ids = None if found.draft_ids is None else jnp.asarray(found.draft_ids)
     whole = {"head": weights, "shared": shared_weights(params, ids)}
     router = choose_head_router(found, selector, routed_tokens)

@@ -25,6 +25,7 @@ from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.objectives import Objective
 from tiger_jax.routing.router import RouterConfig
+from tiger_jax.sharding import processes
 from tiger_jax.sharding import rules as sharding_rules
 from tiger_jax.training.checkpoint import CHECKPOINTS
 from tiger_jax.training.draft_batch import DraftBatch, draft_batch
@@ -85,10 +86,12 @@ class HeadLessons:
         described = {"verifier": fingerprint(config.model), "dtype": config.compute_dtype}
         described |= {"answers": lessons.cache.folder.name} | dataclasses.asdict(settings)
         cache = FeatureCache(config.cache_dir, described)
-        teacher = FeatureTeacher(
-            lessons.verifier.engine, settings, max(1, config.teacher_batch // 4)
-        )
-        fill = partial(teacher.fill, cache, lessons.cache)
+        size = max(1, config.teacher_batch // 4)
+
+        def fill(*work: Any) -> None:
+            engine = lessons.verifier.engine(lessons.verifier.answer_mesh)
+            FeatureTeacher(engine, settings, size).fill(cache, lessons.cache, *work)
+
         for source in (*lessons.sources, *lessons.held_out):
             lessons.complete(source, cache, fill, "read")
         return cls(lessons, cache, settings)
@@ -116,7 +119,8 @@ def head_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Obj
     block = block_head(config, model)
     loss = make_head_loss(block, HeadLossSettings(**config.loss.to_dict()))
     taught = HeadLessons.prepare(config, block.head.config.taps)
-    engine = taught.lessons.verifier.engine
+    engine = taught.lessons.verifier.engine()
+    taught.lessons.verifier.release(keep=engine.mesh)
     draft_ids = _draft_ids(taught.lessons, block.head.config, Path(config.run_dir))
     ids = None if draft_ids is None else jnp.asarray(draft_ids)
     shared = shared_weights(engine.params, ids)
@@ -133,7 +137,8 @@ def head_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Obj
 
     def export(params: Any, target: Path) -> None:
         head = HeadFolder(
-            method=config.method, config=block.head.config, params=params, draft_ids=draft_ids,
+            method=config.method, config=block.head.config, draft_ids=draft_ids,
+            params=jax.tree.map(processes.fetch, params),
             router=block.router, route_query=block.route_query, route_every=block.route_every,
         )  # fmt: skip
         replace_folder(target, partial(write_head, head=head))
@@ -167,7 +172,9 @@ def _read_params(draft_ids: np.ndarray | None, folder: str | Path, params: Any) 
         raise UserError(f"init_from: {folder}: expected a head of the same shape, got another one")
     if draft_ids is not None and not np.array_equal(draft_ids, found.draft_ids):
         raise UserError(f"init_from: {folder}: expected the same draft vocabulary, got another one")
-    return found.params
+    return jax.tree.map(
+        lambda new, old: jax.device_put(new, old.sharding).astype(old.dtype), found.params, params
+    )
 
 
 def _draft_ids(lessons: Lessons, config: HeadConfig, folder: Path) -> np.ndarray | None:

@@ -44,8 +44,8 @@ class Objective:
     """What throughput is counted in."""
     unit_metric: str
     """The metric whose count that is."""
-    make_step: Callable[[train_step.TrainStep, Callable[[], Any]], Any] = lambda update, _: update
-    """(jitted update, initial parameters when called) -> what the loop calls: more than the update,
+    make_step: Callable[[train_step.TrainStep, Callable[..., Any]], Any] = lambda update, _: update
+    """(jitted update, dtype -> initial parameters) -> what the loop calls: more than the update,
     where samples come first."""
     init_from: str = ""
     """Folder of the first weights where the config names none; "" = random ones."""
@@ -55,6 +55,14 @@ class Objective:
     """Adds what is on the devices already to a placed batch."""
     held_out_loss: train_step.LossFunction | None = None
     """What is evaluated on held-out batches; None: the loss itself."""
+    kinds: tuple[str, ...] = ()
+    """Of question 0, 1, .. of every held-out example, where they are known."""
+    samples: Callable[[Any, Any], dict[str, str]] | None = None
+    """(parameters, placed held-out batch) -> texts to look at."""
+    step_flops: Callable[[Any], float] = lambda batch: 0.0
+    """Of the update on a placed micro-batch, on all devices: 6 a weight and token; 0 = unknown."""
+    reference: str = ""
+    """Fingerprint of the frozen weights that the loss compares with."""
 
 
 def sft_objective(config, model: VisionLanguageModel, folder: Path) -> Objective:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from tiger_jax.data import images as image_files
@@ -33,9 +34,15 @@ from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
 from tiger_jax.errors import UserError
 from tiger_jax.head_loading import fit_tree, load_head
 from tiger_jax.models.config import LlavaNextConfig
-from tiger_jax.models.interface import build_model
+from tiger_jax.models.interface import Params, build_model
 from tiger_jax.routing.bank import Stream, make_stream
 from tiger_jax.routing.router import LEARNED, SELECTORS, RouterConfig
+from tiger_jax.sharding.rules import (
+    LLAVA_NEXT_RULES,
+    ROUTER_RULES,
+    param_shardings,
+    place_params,
+)
 from tiger_jax.weights.head_io import is_head
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.original_config import read_config
@@ -82,7 +89,7 @@ class Pipeline:
         cls, verifier: str | Path, drafter: str | Path | None = None, *,
         draft_length: int = 5, confidence: float = 0.0, dtype: DTypeLike = jnp.float32,
         selector: str | None = None, routed_tokens: int | None = None,
-        tree: DynamicTree | StaticTree | None = None,
+        tree: DynamicTree | StaticTree | None = None, mesh: Mesh | None = None,
     ) -> "Pipeline":  # fmt: skip
         """Read a verifier and, if given, a drafter from their folders.
 
@@ -91,6 +98,7 @@ class Pipeline:
             tree: what a head drafts instead of a chain.
             selector: how the drafter sees pictures; as its folder says, or full, by default.
             routed_tokens: visual tokens a round; as the folder says, or 8, by default.
+            mesh: where both are placed, by the rules of training; the default device if None.
 
         Raises:
             UserError: unreadable folders, a drafter that does not fit the verifier, a selector
@@ -102,9 +110,10 @@ class Pipeline:
         processor = Processor.from_folder(verifier, config)
         engine = Engine(
             model=build_model(config, dtype),
-            params=load_params(verifier, config, dtype=dtype),
+            params=read_weights(verifier, config, dtype, mesh),
             drawable=processor.drawable,
             detokenize=processor.decode,
+            mesh=mesh,
         )
         pipeline = cls(config=config, processor=processor, engine=engine)
         if drafter is None:
@@ -113,6 +122,7 @@ class Pipeline:
             method, chosen, params = load_head(
                 drafter, engine.model, engine.params, draft_length=draft_length,
                 confidence=confidence, tree=tree, selector=selector, routed_tokens=routed_tokens,
+                mesh=mesh,
             )  # fmt: skip
             engine = dataclasses.replace(engine, drafter=chosen, drafter_params=params)
             return dataclasses.replace(pipeline, engine=engine, kind=method)
@@ -123,11 +133,12 @@ class Pipeline:
         model = build_model(small, dtype)
         found = read_router(drafter, small.text.hidden_size)
         router = choose_router(found and found[0], selector, routed_tokens)
-        params = load_params(drafter, small, dtype=dtype)
+        params = read_weights(drafter, small, dtype, mesh)
         chosen: Drafter = VLMDrafter(model, draft_length, confidence)
         if router.routes:
             chosen = RoutedDrafter(model, draft_length, router, confidence)
-            params |= {"router": found[1]} if found else {}
+            if found:
+                params |= place_params({"router": found[1]}, ROUTER_RULES, mesh)
         engine = dataclasses.replace(engine, drafter=chosen, drafter_params=params)
         return dataclasses.replace(pipeline, engine=engine, kind=VLM)
 
@@ -221,6 +232,17 @@ class Pipeline:
         """Decode one batch."""
         arrays = self.arrays([p.inputs for p in prepared], batch_size)
         return self.engine.run(arrays, [p.options for p in prepared], update)
+
+
+def read_weights(
+    folder: str | Path, config: LlavaNextConfig, dtype: DTypeLike, mesh: Mesh | None
+) -> Params:
+    """Weights of a folder, straight into their places on a mesh. Raises UserError."""
+    shardings = None
+    if mesh is not None:
+        abstract = build_model(config).abstract_params()
+        shardings = param_shardings(abstract, LLAVA_NEXT_RULES, mesh)
+    return load_params(folder, config, dtype=dtype, shardings=shardings)
 
 
 def embedded_drafter(selector: str | None = None, kind: str = VLM) -> Path:

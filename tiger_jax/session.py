@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 import tiger_jax
 from tiger_jax import runtime
@@ -40,6 +41,8 @@ class Settings:
     """How the drafter sees pictures; None: as its folder says."""
     routed_tokens: int | None = None
     tree: DynamicTree | StaticTree | None = None
+    mesh: Mesh | None = None
+    """Where the models are placed; None: the default device."""
     """What a head drafts; None: chains."""
     dtype: str | None = None
     batch_size: int = 1
@@ -111,6 +114,7 @@ class Session:
             confidence=settings.confidence,
             dtype=settings.dtype or runtime.default_dtype(),
             selector=settings.selector, routed_tokens=settings.routed_tokens, tree=settings.tree,
+            mesh=settings.mesh,
         )  # fmt: skip
         if settings.draft_length == 0:
             self.pipeline = self.pipeline.plain()

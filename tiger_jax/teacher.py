@@ -106,15 +106,16 @@ class Teacher:
             batch.tokens, batch.image_rows, batch.lengths, batch.tiles, batch.image_rows >= 0
         )
         rows = TextRows(packed.tokens, packed.segments, batch.lengths[:, None] + packed.offsets)
-        said = jax.device_get(
-            teacher_pass(self.engine.model, self.settings, self.engine.params, prefix, rows)
-        )
+        said = jax.device_get(self.engine.over_batch(self._pass, (prefix, rows)))
         records = []
         for b, (example, answers) in enumerate(zip(examples, responses, strict=True)):
             places = [packed.responses(b, n) for n in range(len(answers))]
             part = Said(*(field[b] for field in said))
             records.append(_record(example, answers, np.concatenate(places), part))
         return records
+
+    def _pass(self, texts: tuple[PrefixArrays, TextRows]) -> Said:
+        return teacher_pass(self.engine.model, self.settings, self.engine.params, *texts)
 
 
 def _record(example: DraftExample, answers, places: Int[np.ndarray, " n"], said: Said):

@@ -9,6 +9,8 @@ configs/
 
 kd.py and grpo.py take a pair's name: --config configs/kd.py:llava_next
 
+--dry_run compiles all programs at full size from abstract weights and says whether they fit.
+
 The config file says what is trained, on what and for how long; each of its fields can be set on
 the command line as --config.FIELD=VALUE. The same command again goes on where the run stopped.
 Ctrl-C and SIGTERM save a checkpoint and exit.
@@ -16,15 +18,18 @@ Ctrl-C and SIGTERM save a checkpoint and exit.
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 from absl import flags, logging
 
 from tiger_jax import (
     command_line,
+    distributed,
     drafting,
     head_dry_run,
     head_methods,
@@ -33,18 +38,26 @@ from tiger_jax import (
     runtime,
 )
 from tiger_jax.data import scene_folder
+from tiger_jax.dry_run.cards import card_of
+from tiger_jax.dry_run.training import report_training
 from tiger_jax.errors import UserError
+from tiger_jax.frozen_verifier import verifier_folder
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.objectives import Objective
 from tiger_jax.sharding import mesh as meshes
+from tiger_jax.sharding import processes
 from tiger_jax.sharding import rules as sharding_rules
 from tiger_jax.training import loop, optimizer, run_folder, train_state, train_step
 from tiger_jax.training.checkpoint import RunCheckpoints
 from tiger_jax.training.interruption import StopRequest
+from tiger_jax.training.kinds import kind_metrics
 from tiger_jax.training.metric_log import MetricLog
-from tiger_jax.training.progress import Progress
+from tiger_jax.training.profile import StepProfile
+from tiger_jax.training.progress import Progress, StepCost
+from tiger_jax.training.run_facts import record_start
 
+DRY_RUN = "--dry_run"
 ROLES = ("verifier", "drafter")
 MAKERS = {
     "sft": objectives.sft_objective,
@@ -56,7 +69,7 @@ MAKERS = {
 
 
 def train(config: ml_collections.ConfigDict) -> int:
-    """Run a config to its end or to a signal; returns the last step. A dry run makes none.
+    """Run a config to its end or to a signal; returns the last step.
 
     Raises:
         UserError: anything in the config that cannot be, before the first step.
@@ -65,11 +78,8 @@ def train(config: ml_collections.ConfigDict) -> int:
     if config.objective == "head":
         head_methods.resolve(config)
     _check_config(config)
-    if config.get("dry_run"):
-        print(head_dry_run.report(config))
-        return 0
     if config.objective == "head":
-        config.model = str(drafting.verifier_folder(config))  # its states are what is read
+        config.model = str(verifier_folder(config))  # its states are what is read
     mesh = meshes.make_mesh(config.mesh.to_dict())
     parts = sharding_rules.batch_parts(mesh)
     if config.batch % parts:
@@ -78,39 +88,52 @@ def train(config: ml_collections.ConfigDict) -> int:
     model_folder = config.model or scene_folder.write_tiny_folder(
         folder / run_folder.MODEL, config.role
     )
-    model = build_model(read_config(model_folder), objectives.DTYPES[config.compute_dtype])
+    dtype = objectives.DTYPES[config.compute_dtype]
+    model = build_model(read_config(model_folder), dtype, config.get("remat", False))
     objective = MAKERS[config.objective](config, model, Path(model_folder))
     with jax.set_mesh(mesh):
         return _train_on_mesh(config, mesh, Path(folder), objective)
 
 
 def _train_on_mesh(config, mesh, folder: Path, objective: Objective) -> int:
-    transform = optimizer.make_optimizer(_optimizer_settings(config))
+    profile = StepProfile.parse(config.profile, folder)
+    settings = _optimizer_settings(config)
+    transform = optimizer.make_optimizer(settings)
     abstract = train_state.abstract_state(objective.init_params, transform, mesh, objective.rules)
     stream = iter(objective.stream(False))
-    checkpoints = RunCheckpoints(folder, keep=config.keep)
-    progress = Progress(config.steps, unit=objective.unit)
+    checkpoints = RunCheckpoints(
+        folder, keep=config.keep, keep_best=config.keep_best, reference=objective.reference
+    )
+    checkpoints.check_room(abstract)
+    main = processes.is_main()
+    progress = Progress(config.steps, unit=objective.unit, active=main)
     if checkpoints.latest_step() is not None:
         state, position = checkpoints.restore(abstract)
         stream.set_state(position)
         progress.line(f"resumed {folder} at step {int(state.step)}")
     else:
         state = _fresh_state(config, mesh, transform, objective)
+    if main:
+        record_start(folder, step=int(state.step))
     frozen = optimizer.frozen_mask(abstract.params, config.freeze) if config.freeze else None
-    update = train_step.make_train_step(objective.loss, transform, frozen)
-    step = objective.make_step(
-        update, lambda: _fresh_state(config, mesh, transform, objective).params
-    )
-    place = _placer(mesh, objective)
-    evaluate = _evaluator(config, objective, place)
-    if evaluate is None:
+    update = train_step.make_train_step(objective.loss, transform, frozen, objective.rules)
+    step = objective.make_step(update, partial(_initial_params, config, objective, mesh))
+    held_out = HeldOut(config, objective, mesh)
+    if not held_out:
         progress.line(f"no held-out evaluation: {config.held_out_scenes} held_out_scenes make "
                       f"no batch of {config.batch}")  # fmt: skip
-    log = MetricLog(folder / run_folder.TENSORBOARD)
-    observers = loop.Observers(checkpoints, log, progress, evaluate)
+    log = MetricLog(folder / run_folder.TENSORBOARD, active=main)
+    observers = loop.Observers(
+        checkpoints, log, progress, held_out.scores if held_out else None,
+        held_out.samples if held_out and objective.samples else None,
+        optimizer.learning_rate_schedule(settings), profile,
+    )  # fmt: skip
+    place = partial(_place, mesh, objective)
     with StopRequest() as stop:
-        settings = _loop_settings(config, objective)
-        state = loop.run_loop(state, step, stream, settings, observers, place=place, stop=stop)
+        state = loop.run_loop(
+            state, step, stream, _loop_settings(config, objective), observers,
+            place=_Costed(place, progress, objective, config.accumulate), stop=stop,
+        )  # fmt: skip
     last = int(state.step)
     if last == config.steps:
         target = Path(config.export_to or folder / run_folder.EXPORT)
@@ -125,14 +148,16 @@ def _train_on_mesh(config, mesh, folder: Path, objective: Objective) -> int:
 
 
 def _fresh_state(config, mesh, transform, objective: Objective) -> train_state.TrainState:
-    state = train_state.create_state(
-        objective.init_params, transform, config.seed, mesh, objective.rules
+    params = _initial_params(config, objective, mesh)
+    return train_state.start_state(params, transform, config.seed, mesh, objective.rules)
+
+
+def _initial_params(config, objective: Objective, mesh, dtype: Any = jnp.float32) -> Any:
+    """The weights that a run starts from, on the mesh: random ones, those of its folders in their
+    place."""
+    params = train_state.create_params(
+        objective.init_params, config.seed, mesh, objective.rules, dtype
     )
-    return train_state.place_params(state, _initial_params(config, objective, state.params))
-
-
-def _initial_params(config, objective: Objective, params: Any) -> Any:
-    """The weights that a run starts from, in the place of those of `params`."""
     if start := config.init_from or objective.init_from:
         params = objective.read_params(start, params)
     if config.tower_from:
@@ -140,29 +165,56 @@ def _initial_params(config, objective: Objective, params: Any) -> Any:
     return params
 
 
-def _placer(mesh, objective: Objective) -> Callable[[Any], Any]:
+def _place(mesh, objective: Objective, batch: Any) -> Any:
     """Pack a host batch and put it on the mesh, split by pictures."""
-    sharding = sharding_rules.batch_sharding(mesh)
-
-    def place(batch: Any) -> Any:
-        return objective.complete(jax.device_put(objective.to_batch(batch), sharding))
-
-    return place
+    return objective.complete(sharding_rules.place_batch(objective.to_batch(batch), mesh))
 
 
-def _evaluator(config, objective: Objective, place) -> Callable | None:
-    if config.held_out_scenes < config.batch:
-        return None
-    evaluate = train_step.make_eval_step(objective.held_out_loss or objective.loss)
-    batches: list = []  # drawn once, at the first evaluation
+class _Costed:
+    """Places batches; the first one says what a step costs a known card."""
 
-    def scores(params: Any) -> dict[str, float]:
-        if not batches:
-            batches.extend(objective.stream(True))
-        parts = [evaluate(params, place(batch)) for batch in batches]
+    def __init__(self, place: Callable, progress: Progress, objective: Objective, micro: int):
+        self._place, self._progress, self._micro = place, progress, micro
+        self._flops = objective.step_flops
+        self._card = card_of(jax.devices()[0].device_kind)
+
+    def __call__(self, batch: Any) -> Any:
+        placed = self._place(batch)
+        if self._card and not self._progress.cost.flops:
+            flops = self._flops(placed) * self._micro / jax.device_count()
+            self._progress.cost = StepCost(flops=flops, peak_flops=self._card.peak_flops)
+        return placed
+
+
+class HeldOut:
+    """Held-out batches, drawn and placed once; false where there are none."""
+
+    def __init__(self, config, objective: Objective, mesh):
+        self._objective, self._place = objective, partial(_place, mesh, objective)
+        self._enough = config.held_out_scenes >= config.batch
+        self._evaluate = train_step.make_eval_step(objective.held_out_loss or objective.loss)
+
+    def __bool__(self) -> bool:
+        return self._enough
+
+    @cached_property
+    def _batches(self) -> list[Any]:
+        return list(self._objective.stream(True))
+
+    def scores(self, params: Any) -> dict[str, float]:
+        """Means of all metrics, and of A by kind of prompt."""
+        parts = []
+        for batch in self._batches:
+            placed = self._place(batch)
+            parts.append(self._evaluate(params, placed))
+            if self._objective.kinds:
+                kinds = self._objective.kinds
+                parts.append(kind_metrics(self._evaluate, params, placed, kinds))
         return loop.metric_means(loop.add_metrics(parts))
 
-    return scores
+    def samples(self, params: Any) -> dict[str, str]:
+        """Texts to look at."""
+        return self._objective.samples(params, self._place(self._batches[0]))
 
 
 def _optimizer_settings(config) -> optimizer.OptimizerSettings:
@@ -195,26 +247,40 @@ def _check_config(config) -> None:
         drafting.check_settings(config)
     if config.objective == "head":
         head_training.check_head(config)
-    if jax.process_count() > 1:
-        raise UserError(f"train: expected one process, got {jax.process_count()}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point: 0 done or stopped cleanly, 1 diverged, 2 bad input."""
-    argv = sys.argv[1:] if argv is None else argv
+    """Entry point: 0 done, 75 stopped by a signal, 1 diverged or does not fit, 2 bad input, 3
+    another process of the run is gone."""
+    argv = list(sys.argv[1:] if argv is None else argv)
     logging.set_verbosity(logging.WARNING)
     flags.FLAGS.mark_as_parsed()  # grain's worker processes ask for it
     try:
         if command_line.wants_help(argv):
             print(command_line.help_text(argv, __doc__))
             return 0
-        config = command_line.parse(argv)
+        config = command_line.parse([word for word in argv if word != DRY_RUN])
         runtime.configure()
-        train(config)
+        if DRY_RUN in argv or config.get("dry_run"):
+            return _dry_run(config)
+        distributed.initialise(distributed.expected_devices(config.mesh))
+        last = train(config)
     except (UserError, loop.NonFiniteLoss) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
-    return 0
+        return distributed.leave(2 if isinstance(error, UserError) else 1)
+    return distributed.leave(0 if last == config.steps else distributed.STOPPED)
+
+
+def _dry_run(config) -> int:
+    if config.objective == "head":
+        head_methods.resolve(config)
+        _check_config(config)
+        config.dry_run = config.dry_run or "13b"
+        print(head_dry_run.report(config))
+        return 0
+    text, fits = report_training(config)
+    print(text)
+    return 0 if fits else 1
 
 
 if __name__ == "__main__":

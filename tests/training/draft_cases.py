@@ -95,8 +95,7 @@ def make_case(config, router, items=None, g=G, **packing) -> Case:
     items = items or make_items(config, g=g)
     multiples = {"text_multiple": 8, "block_multiple": 2} | packing
     pack = PackDrafts(config, g, router.pooled_tokens, router.stream_query, **multiples)
-    rows = jax.tree.map(jnp.asarray, pack(items)._asdict())
-    return Case(draft_batch(rows), items)
+    return Case(jax.tree.map(jnp.asarray, draft_batch(pack(items)._asdict())), items)
 
 
 def blocks_of(items):

@@ -45,7 +45,10 @@ def test_help_says_how():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"objective": "rl"}, "objective: expected one of sft, tower, distill, align, got 'rl'"),
+        (
+            {"objective": "rl"},
+            "objective: expected one of sft, tower, distill, align, head, got 'rl'",
+        ),
         ({"role": "critic"}, "role: expected one of verifier, drafter, got 'critic'"),
         ({"compute_dtype": "fp8"}, "compute_dtype: expected one of float32, bfloat16, got 'fp8'"),
         ({"steps": 0}, "steps: expected at least 1, got 0"),

@@ -51,6 +51,10 @@ class TaughtExample(NamedTuple):
     blocks: BlockPlaces
 
 
+BLOCK_MULTIPLE = 4
+"""Blocks of an example are filled up to a multiple of it, for few shapes."""
+
+
 class DraftRows(NamedTuple):
     """A batch; positions are those of the full prompt, padding is 0 unless said."""
 
@@ -73,6 +77,8 @@ class DraftRows(NamedTuple):
     law_logprobs: Float32[np.ndarray, "B M g k"]
     route_ids: Int32[np.ndarray, "B M w"]
     route_weights: Float32[np.ndarray, "B M w"]
+    record_ids: tuple[str, ...]
+    """Keys of the examples, for messages."""
 
 
 def stride_blocks(lengths: Lengths, g: int, rng: np.random.Generator) -> BlockPlaces:
@@ -145,7 +151,7 @@ class PackDrafts:
     query: str
     """As `visual_stream.stream_inputs`: visual, text_only or full."""
     text_multiple: int = 32
-    block_multiple: int = 4
+    block_multiple: int = BLOCK_MULTIPLE
 
     def __call__(self, items: Sequence[TaughtExample]) -> DraftRows:
         prefixes = [item.example.prefix for item in items]
@@ -168,7 +174,7 @@ class PackDrafts:
             prefix_image_rows=verifier.image_rows, prefix_lengths=verifier.lengths,
             stream=stream, tokens=texts.tokens, segments=texts.segments,
             positions=positions.astype(np.int32),
-            **self._blocks(items, texts),
+            record_ids=tuple(item.example.key for item in items), **self._blocks(items, texts),
         )  # fmt: skip
 
     def _blocks(self, items: Sequence[TaughtExample], texts: PackedTexts) -> dict[str, np.ndarray]:

@@ -47,6 +47,11 @@ class HeadRows(NamedTuple):
     """-1 pads, and stands behind a block's last drafted token."""
     look_weights: Float32[np.ndarray, "B M g w"]
 
+    @property
+    def record_ids(self) -> tuple[str, ...]:
+        """Keys of the examples, for messages."""
+        return self.draft.record_ids
+
 
 @dataclass(frozen=True)
 class TeachHead:

@@ -10,11 +10,13 @@ decode program, one round at a time.
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from tiger_jax.decoding import autoregressive, prefill, speculative, stopping
 from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
@@ -23,6 +25,7 @@ from tiger_jax.decoding.state import DecodeState, Finish, Limits
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops.sampling import Sampling, SamplingMode
+from tiger_jax.sharding.rules import move_batch
 
 ROOM_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CAPACITY_STEP = 64
@@ -110,6 +113,8 @@ class Engine:
     detokenize: stopping.Detokenize
     drafter: Drafter | None = None
     drafter_params: Any = None
+    mesh: Mesh | None = None
+    """Where the parameters are: requests are split over data and fsdp, heads over tensor."""
 
     def plain(self) -> "Engine":
         """The same verifier without a drafter."""
@@ -122,11 +127,7 @@ class Engine:
 
     def is_small(self, batch: int) -> bool:
         """Whether rounds of so many rows belong on one thread."""
-        text = self.model.config.text
-        inner = text.head_dim * (text.num_heads + text.num_kv_heads)
-        layer = text.hidden_size * (2 * inner + 3 * text.intermediate_size)
-        weights = text.num_layers * layer + text.vocab_size * text.hidden_size
-        return is_small(batch * self.nodes, weights)
+        return is_small(batch * self.nodes, self.model.decoder_weights)
 
     def run(
         self, prompt: PromptArrays, options: Sequence[Options], update: Update | None = None
@@ -202,11 +203,14 @@ class Engine:
         """Prefill; the state holds the first token of each row."""
         needed = prompt.tokens.shape[1] + room + self.nodes + 1
         static = ("model", "drafter", "capacity", "room", "mode")
-        return program(prefill.start, False, static)(
-            model=self.model, drafter=self.drafter, params=self.params,
-            drafter_params=self.drafter_params, prompt=prompt, request=request, limits=limits,
-            capacity=-(-needed // CAPACITY_STEP) * CAPACITY_STEP, room=room, mode=mode,
-        )  # fmt: skip
+        if self.mesh is not None:
+            prompt, request = move_batch((prompt, request), self.mesh)
+        with self._on_mesh():
+            return program(prefill.start, False, static)(
+                model=self.model, drafter=self.drafter, params=self.params,
+                drafter_params=self.drafter_params, prompt=prompt, request=request, limits=limits,
+                capacity=-(-needed // CAPACITY_STEP) * CAPACITY_STEP, room=room, mode=mode,
+            )  # fmt: skip
 
     def decode(
         self, state: DecodeState, request: Sampling, limits: Limits, mode: SamplingMode,
@@ -215,18 +219,31 @@ class Engine:
         """Run until all rows are done, or `rounds` rounds. The given state is consumed."""
         bound = _UNLIMITED if rounds is None else np.int32(rounds)
         one_thread = self.is_small(state.pending.shape[0])
-        if self.drafter is None:
-            decode = program(autoregressive.decode, one_thread, ("model", "mode"), ("state",))
-            return decode(
-                model=self.model, params=self.params, state=state, request=request,
-                limits=limits, steps=bound, mode=mode,
-            )  # fmt: skip
-        static = ("model", "drafter", "mode")
-        return program(speculative.decode, one_thread, static, ("state",))(
-            model=self.model, drafter=self.drafter, params=self.params,
-            drafter_params=self.drafter_params, state=state, request=request, limits=limits,
-            rounds=bound, mode=mode,
-        )  # fmt: skip
+        common = {
+            "model": self.model, "params": self.params, "state": state, "request": request,
+            "limits": limits, "mode": mode,
+        }  # fmt: skip
+        with self._on_mesh():
+            if self.drafter is None:
+                decode = program(autoregressive.decode, one_thread, ("model", "mode"), ("state",))
+                return decode(steps=bound, **common)
+            static = ("model", "drafter", "mode")
+            decode = program(speculative.decode, one_thread, static, ("state",))
+            drafter = {"drafter": self.drafter, "drafter_params": self.drafter_params}
+            return decode(rounds=bound, **drafter, **common)
+
+    def over_batch(self, run: Callable[[Any], Any], batch: Any) -> Any:
+        """`run(batch)` on the verifier's mesh, whatever mesh of the same devices the batch is on;
+        what comes of it goes back to the mesh that is set, if one is."""
+        home = jax.sharding.get_mesh()
+        if self.mesh is None or home == self.mesh:
+            return run(batch)
+        with jax.set_mesh(self.mesh):
+            found = run(move_batch(batch, self.mesh))
+        return found if home.empty else move_batch(found, home)
+
+    def _on_mesh(self) -> AbstractContextManager:
+        return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def _outputs(
         self, state: DecodeState, options: Sequence[Options], stopped: dict[int, int]

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.llava_next import LlavaNext
 from tiger_jax.ops.kv_cache import Context, KVCache
+from tiger_jax.sharding.rules import constrain
 
 Params = dict
 
@@ -34,6 +35,18 @@ class VisionLanguageModel:
         """The dtype of activations and caches."""
         return self.module.dtype
 
+    def unrolled(self) -> "VisionLanguageModel":
+        """The model for passes without a gradient."""
+        return dataclasses.replace(self, module=self.module.clone(remat=False))
+
+    @property
+    def decoder_weights(self) -> int:
+        """Weights that a token meets: the layers' matrices and the head."""
+        text = self.config.text
+        inner = text.head_dim * (text.num_heads + text.num_kv_heads)
+        layer = text.hidden_size * (2 * inner + 3 * text.intermediate_size)
+        return text.num_layers * layer + text.vocab_size * text.hidden_size
+
     def init_params(self, key: Array, dtype: DTypeLike = jnp.float32) -> Params:
         """Random parameters."""
         params = self.module.init(key, method="declare")["params"]
@@ -47,7 +60,8 @@ class VisionLanguageModel:
         """An empty cache of `capacity` rows for each of `batch` sequences."""
         text = self.config.text
         shape = (batch, text.num_kv_heads, capacity, text.head_dim)
-        return KVCache.zeros(text.num_layers, shape, self.dtype)
+        cache = KVCache.zeros(text.num_layers, shape, self.dtype)
+        return jax.tree.map(lambda rows: constrain(rows, "batch", "kv_heads", None, None), cache)
 
     def vision_features(
         self, params: Params, tiles: Float[Array, "N S S 3"]
@@ -155,6 +169,13 @@ class VisionLanguageModel:
         return self._apply(params, *args, method=call)
 
 
-def build_model(config: LlavaNextConfig, dtype: DTypeLike = jnp.float32) -> VisionLanguageModel:
-    """The model of a configuration; `dtype` is that of activations and caches."""
-    return VisionLanguageModel(config=config, module=LlavaNext(config=config, dtype=dtype))
+def build_model(
+    config: LlavaNextConfig, dtype: DTypeLike = jnp.float32, remat: bool = False
+) -> VisionLanguageModel:
+    """The model of a configuration.
+
+    Args:
+        dtype: of activations and caches.
+        remat: `context` and `branch` loop over stacked layers and keep no activations inside them.
+    """
+    return VisionLanguageModel(config, LlavaNext(config=config, dtype=dtype, remat=remat))

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from tiger_jax.errors import UserError
+from tiger_jax.sharding.rules import constrain
 
 
 def quick_gelu(x: Array) -> Array:
@@ -92,7 +93,13 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, ids: Array) -> Array:
-        return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
+        # Rows are brought together over fsdp, or the lookup's batch and the rows' own split would
+        # ask for the same mesh axis.
+        table = constrain(self.embedding.astype(self.dtype), "vocab", None)
+        if ids.size > 1:
+            return jnp.take(table, ids, axis=0, mode="clip")
+        # A lone lookup is a slice, for which XLA brings the whole table together in every step.
+        return jnp.take(table, jnp.stack([ids, ids]), axis=0, mode="clip")[0]
 
 
 def _as_row(vector: Array, like: Array) -> Array:

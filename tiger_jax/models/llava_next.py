@@ -38,6 +38,8 @@ class LlavaNext(nn.Module):
 
     config: LlavaNextConfig
     dtype: DTypeLike = jnp.float32
+    remat: bool = False
+    """Of the decoder's training passes."""
 
     def setup(self) -> None:
         cfg = self.config
@@ -47,7 +49,7 @@ class LlavaNext(nn.Module):
         )  # fmt: skip
         self.vision_tower = ClipVision(cfg.vision, self.dtype)
         self.projector = Projector(cfg, self.dtype)
-        self.language_model = TextDecoder(cfg.text, self.dtype)
+        self.language_model = TextDecoder(cfg.text, self.dtype, self.remat)
 
     def vision_features(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "N r F"]:
         """Tower rows before the projector, the class token dropped unless the strategy is full."""

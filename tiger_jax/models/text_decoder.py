@@ -3,9 +3,15 @@
 B: batch, T: tokens, C: cache rows, L, S: tokens of a context, M: branches, U: rows of a branch,
 H: query heads, K: key/value heads, d: head dim, D: width, V: vocabulary.
 
-Layers are unrolled in Python with one cache array each: scanning them would copy every layer's
-weights, and the caches, in each decoding step (docs/decisions.md).
+Decoding unrolls the layers in Python with one cache array each: scanning them would copy every
+layer's weights, and the caches, in each step. Training at real size scans them and computes each
+layer anew in the backward pass, so that one layer's activations and gathered weights exist at a
+time (docs/decisions.md).
 """
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -25,8 +31,13 @@ from tiger_jax.ops.attention import (
     attention_weights,
 )
 from tiger_jax.ops.kv_cache import Context, KVCache, append_rows
+from tiger_jax.sharding.rules import constrain
 
 Rope = tuple[Array, Array]
+Columns = tuple[Sequence[Array] | Array, ...]
+"""What every layer has one of: a tuple over layers, or an array whose first axis is layers."""
+Attend = Callable[..., tuple[Array, tuple[Array, ...]]]
+"""(queries, keys, values, *what the layer has) -> (mixed values, what the layer leaves)."""
 
 
 class Attention(nn.Module):
@@ -99,6 +110,8 @@ class TextDecoder(nn.Module):
 
     config: TextConfig
     dtype: DTypeLike
+    remat: bool = False
+    """Scan the layers of training passes and keep only what goes from layer to layer."""
 
     def setup(self) -> None:
         cfg = self.config
@@ -118,16 +131,14 @@ class TextDecoder(nn.Module):
         """
         starts = jnp.zeros((x.shape[0],), jnp.int32)
 
-        def attention(index: int, queries: Array, keys: Array, values: Array) -> Array:
-            stored.append(
-                (append_rows(cache.keys[index], keys, starts),
-                 append_rows(cache.values[index], values, starts))
-            )  # fmt: skip
-            return attend_causal(queries, keys, values)
+        def attention(queries: Array, keys: Array, values: Array, *rows: Array) -> Any:
+            stored = tuple(
+                append_rows(*pair, starts) for pair in zip(rows, (keys, values), strict=True)
+            )
+            return attend_causal(queries, keys, values), stored
 
-        stored: list[tuple[Array, Array]] = []
-        hidden, tapped = self._run(x, positions, attention, taps)
-        return hidden, _gather_layers(KVCache, stored), tapped
+        hidden, stored, tapped = self._run(x, positions, attention, taps, _columns(cache))
+        return hidden, KVCache(*stored), tapped
 
     def extend(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], cache: KVCache,
@@ -139,15 +150,14 @@ class TextDecoder(nn.Module):
         row up to its own, for a tree its committed prefix and its ancestors.
         """
 
-        def attention(index: int, queries: Array, keys: Array, values: Array) -> Array:
-            all_keys = append_rows(cache.keys[index], keys, starts)
-            all_values = append_rows(cache.values[index], values, starts)
-            stored.append((all_keys, all_values))
-            return attend(queries, all_keys, all_values, mask)
+        def attention(queries: Array, keys: Array, values: Array, *rows: Array) -> Any:
+            stored = tuple(
+                append_rows(*pair, starts) for pair in zip(rows, (keys, values), strict=True)
+            )
+            return attend(queries, *stored, mask), stored
 
-        stored: list[tuple[Array, Array]] = []
-        hidden, tapped = self._run(x, positions, attention, taps)
-        return hidden, _gather_layers(KVCache, stored), tapped
+        hidden, stored, tapped = self._run(x, positions, attention, taps, _columns(cache))
+        return hidden, KVCache(*stored), tapped
 
     def context(
         self, x: Float[Array, "B L D"], positions: Int[Array, "B L"], mask: Bool[Array, "#B L L"],
@@ -160,14 +170,12 @@ class TextDecoder(nn.Module):
         kernel is then a plain matrix product instead of one that sums over two axes.
         """
 
-        def attention(index: int, queries: Array, keys: Array, values: Array) -> Array:
+        def attention(queries: Array, keys: Array, values: Array) -> Any:
             queries, keys, values = (_rows(h, *x.shape[:2]) for h in (queries, keys, values))
-            stored.append((keys, values))
-            return attend_dense(queries, keys, values, mask)
+            return attend_dense(queries, keys, values, mask), (keys, values)
 
-        stored: list[tuple[Array, Array]] = []
-        hidden, tapped = self._run_flat(x, positions, attention, taps)
-        return hidden, _gather_layers(Context, stored), tapped
+        hidden, stored, tapped = self._run_flat(x, positions, attention, taps)
+        return hidden, Context(*stored), tapped
 
     def branch(
         self, x: Float[Array, "B M T D"], positions: Int[Array, "B M T"], context: Context,
@@ -185,21 +193,20 @@ class TextDecoder(nn.Module):
         """
         shape = x.shape[:3]
 
-        def attention(index: int, queries: Array, keys: Array, values: Array) -> Array:
+        def attention(queries: Array, keys: Array, values: Array, *has: Array) -> Any:
             queries, keys, values = (_rows(h, *shape) for h in (queries, keys, values))
-            if own is not None:
-                keys = lax.dynamic_update_slice_in_dim(own.keys[index], keys, start, axis=2)
-                values = lax.dynamic_update_slice_in_dim(own.values[index], values, start, axis=2)
-            stored.append((keys, values))
-            shared = context.keys[index], context.values[index]
+            shared, rows = has[:2], has[2:]
+            if rows:
+                keys, values = (
+                    lax.dynamic_update_slice_in_dim(old, new, start, axis=2)
+                    for old, new in zip(rows, (keys, values), strict=True)
+                )
             mixed, look = attend_branches(queries, shared, (keys, values), context_mask, own_mask)
-            looks.append(look)
-            return mixed
+            return mixed, (keys, values, look)
 
-        stored: list[tuple[Array, Array]] = []
-        looks: list[Array] = []
-        hidden, tapped = self._run_flat(x, positions, attention, taps)
-        return hidden, _gather_layers(Context, stored), sum(looks) / len(looks), tapped
+        columns = _columns(context) + (_columns(own) if own is not None else ())
+        hidden, (*stored, looks), tapped = self._run_flat(x, positions, attention, taps, columns)
+        return hidden, Context(*stored), sum(looks) / len(looks), tapped
 
     def attention_weights(
         self, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
@@ -216,43 +223,95 @@ class TextDecoder(nn.Module):
             hidden = hidden @ self.embed_tokens.embedding.astype(self.dtype).T
         else:
             hidden = self.lm_head(hidden)
-        return hidden.astype(jnp.float32)
+        # Unpinned, logits are wanted whole, and XLA would gather the head's weights for a few rows.
+        axes = ("batch", *[None] * (hidden.ndim - 2), "vocab")
+        return constrain(hidden.astype(jnp.float32), *axes)
 
     def _rope(self, positions: Int[Array, "B T"]) -> Rope:
         cfg = self.config
         return rotary.rotary_tables(positions, cfg.head_dim, cfg.rope_theta, self.dtype)
 
     def _run_flat(
-        self, x: Float[Array, "*B D"], positions: Int[Array, "*B"], attention, taps: tuple[int, ...]
-    ) -> tuple[Array, Array]:
+        self, x: Float[Array, "*B D"], positions: Int[Array, "*B"], attention: Attend,
+        taps: tuple[int, ...], columns: Columns = (),
+    ) -> tuple[Array, Columns, Array]:  # fmt: skip
         """`_run` with all tokens in one row; `attention` brings them back into their own shape."""
 
-        def flat(index: int, queries: Array, keys: Array, values: Array) -> Array:
-            mixed = attention(index, queries, keys, values)
-            return mixed.reshape(1, -1, mixed.shape[-2] * mixed.shape[-1])
+        def flat(*arguments: Array) -> Any:
+            mixed, left = attention(*arguments)
+            return mixed.reshape(1, -1, mixed.shape[-2] * mixed.shape[-1]), left
 
-        row = x.reshape(1, -1, x.shape[-1])
-        found = self._run(row, positions.reshape(1, -1), flat, taps)
-        return tuple(states.reshape(*x.shape[:-1], states.shape[-1]) for states in found)
+        row = constrain(x.reshape(1, -1, x.shape[-1]), None, "batch", None)
+        run = self._scan if self.remat and not self.is_initializing() else self._run
+        hidden, left, tapped = run(row, positions.reshape(1, -1), flat, taps, columns)
+        hidden, tapped = (
+            states.reshape(*x.shape[:-1], states.shape[-1]) for states in (hidden, tapped)
+        )
+        return hidden, left, tapped
 
-    def _run(self, x, positions, attention, taps: tuple[int, ...]) -> tuple[Array, Array]:
+    def _run(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], attention: Attend,
+        taps: tuple[int, ...], columns: Columns = (),
+    ) -> tuple[Float[Array, "B T D"], Columns, Float[Array, "B T F"]]:  # fmt: skip
         """All layers and the final norm; `taps` are hidden-state indices, 0 being the
         embeddings.
         """
         rope = self._rope(positions)
-        states = [x]
+        states, left = [x], []
         for index, layer in enumerate(self.layers):
-            x = layer.finish(x, attention(index, *layer.project(x, rope)))
+            has = (column[index] for column in columns)
+            mixed, leaves = attention(*layer.project(x, rope), *has)
+            x = layer.finish(x, mixed)
             states.append(x)
-        tapped = [states[tap] for tap in taps] or [x[..., :0]]
-        return self.final_norm(x), jnp.concatenate(tapped, axis=-1)
+            left.append(leaves)
+        return self.final_norm(x), tuple(zip(*left, strict=True)), _tapped(states, taps)
+
+    def _scan(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], attention: Attend,
+        taps: tuple[int, ...], columns: Columns = (),
+    ) -> tuple[Float[Array, "B T D"], Columns, Float[Array, "B T F"]]:  # fmt: skip
+        """`_run` as one loop; what the layers leave comes stacked.
+
+        Weights are cast before they are stacked: gathered over the mesh, a layer's then travel in
+        the compute dtype.
+        """
+        rope = self._rope(positions)
+        layer = DecoderLayer(self.config, self.dtype, parent=None)
+        weights = [self.variables["params"][f"layers_{i}"] for i in range(self.config.num_layers)]
+        stacked = jax.tree.map(lambda *parts: jnp.stack([self._cast(w) for w in parts]), *weights)
+        columns = tuple(jnp.stack(c) if isinstance(c, tuple) else c for c in columns)
+
+        @partial(jax.checkpoint, prevent_cse=False)
+        def step(x: Array, inputs: tuple) -> tuple[Array, tuple]:
+            weights, has = inputs
+            bound = layer.bind({"params": weights})
+            mixed, leaves = attention(*bound.project(x, rope), *has)
+            after = constrain(bound.finish(x, mixed), None, "batch", None)
+            return after, (leaves, x if taps else ())
+
+        last, (left, before) = lax.scan(step, x, (stacked, columns))
+        states = [*before, last] if taps else [last]
+        return self.final_norm(last), left, _tapped(states, taps)
+
+    def _cast(self, weight: Array) -> Array:
+        return weight.astype(self.dtype)
 
 
 def _rows(heads: Float[Array, "1 N H d"], *shape: int) -> Float[Array, "*B H d"]:
     return heads.reshape(*shape, *heads.shape[2:])
 
 
-def _gather_layers(kind: type, stored: list[tuple[Array, Array]]):
-    """(keys, values) of each layer as one KVCache or Context."""
-    keys, values = zip(*stored, strict=True)
-    return kind(keys=keys, values=values)
+def _append(
+    rows: tuple[Array, ...], keys: Array, values: Array, starts: Int[Array, "B"]
+) -> tuple[Array, Array]:
+    """A layer's cache, the keys' rows and the values', with new ones at `starts`."""
+    return append_rows(rows[0], keys, starts), append_rows(rows[1], values, starts)
+
+
+def _columns(rows: KVCache | Context) -> Columns:
+    return rows.keys, rows.values
+
+
+def _tapped(states: Sequence[Array], taps: tuple[int, ...]) -> Float[Array, "B T F"]:
+    """The states at `taps` side by side; of width 0 without any."""
+    return jnp.concatenate([states[tap] for tap in taps] or [states[-1][..., :0]], axis=-1)

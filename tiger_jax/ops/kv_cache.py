@@ -43,9 +43,22 @@ class Context:
     """Keys and values of a text that others continue: the training pass's counterpart of a cache,
     written once, differentiable, in the layout in which projections give them."""
 
-    keys: tuple[Array, ...]
-    """One [B, S, K, d] array per layer; [B, M, U, K, d] for the rows of branches."""
-    values: tuple[Array, ...]
+    keys: tuple[Array, ...] | Array
+    """One [B, S, K, d] array per layer, [B, M, U, K, d] for the rows of branches; all layers in one
+    array [layers, ..] where a scan made them."""
+    values: tuple[Array, ...] | Array
+
+    def only_branch(self) -> "Context":
+        """Rows of single branches [B, 1, U, K, d] as those of a text [B, U, K, d]."""
+        return jax.tree.map(lambda rows: rows.squeeze(-4), self)
+
+    def pad(self, count: int) -> "Context":
+        """Room for `count` rows more."""
+
+        def grow(rows: Array) -> Array:
+            return jnp.pad(rows, [(0, 0)] * (rows.ndim - 3) + [(0, count), (0, 0), (0, 0)])
+
+        return jax.tree.map(grow, self)
 
     def __add__(self, later: "Context") -> "Context":
         """The rows of both, one after the other."""

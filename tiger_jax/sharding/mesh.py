@@ -37,6 +37,17 @@ def mesh_shape(sizes: Mapping[str, int], devices: int) -> tuple[int, ...]:
     return tuple(devices // known if size == -1 else size for size in shape)
 
 
+def parse_sizes(text: str) -> dict[str, int]:
+    """The axis sizes of "data=1,tensor=8". Raises UserError."""
+    sizes = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if not size.removeprefix("-").isdecimal():
+            raise UserError(f"mesh: expected AXIS=SIZE,..., got {text!r}")
+        sizes[axis.strip()] = int(size)
+    return sizes
+
+
 def make_mesh(sizes: Mapping[str, int], devices: list[jax.Device] | None = None) -> Mesh:
     """A mesh with the axes data, fsdp and tensor over `devices` (all of them by default).
 

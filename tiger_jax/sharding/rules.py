@@ -22,6 +22,7 @@ LOGICAL_TO_MESH: dict[str, str | tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "embed": "fsdp",
     "heads": "tensor",
+    "kv_heads": "tensor",
     "mlp": "tensor",
     "vocab": "tensor",
 }
@@ -138,28 +139,70 @@ def spec_for(
     return PartitionSpec(*entries)
 
 
-def tree_shardings(tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh) -> Any:
-    """A NamedSharding for each leaf of a state (abstract or not).
+def tree_specs(
+    tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh | AbstractMesh
+) -> Any:
+    """The partition of each leaf of a state (abstract or not).
 
     A leaf whose path ends with a parameter's path is split like that parameter; everything else
     (steps, keys, counters) is replicated.
     """
     longest = max((path.count("/") + 1 for path in axes), default=0)
 
-    def of(path: tuple, leaf: Any) -> NamedSharding:
+    def of(path: tuple, leaf: Any) -> PartitionSpec:
         names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
         for length in range(min(longest, len(names)), 0, -1):
             found = axes.get("/".join(names[-length:]))
             if found is not None and len(found) == len(leaf.shape):
-                return NamedSharding(mesh, spec_for(leaf.shape, found, mesh))
-        return NamedSharding(mesh, PartitionSpec())
+                return spec_for(leaf.shape, found, mesh)
+        return PartitionSpec()
 
     return jax.tree_util.tree_map_with_path(of, tree)
+
+
+def tree_shardings(tree: Any, axes: Mapping[str, tuple[str | None, ...]], mesh: Mesh) -> Any:
+    """A NamedSharding for each leaf of a state (`tree_specs`)."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), tree_specs(tree, axes, mesh))
+
+
+def param_shardings(params: Any, rules: Sequence[ParamRule], mesh: Mesh) -> Any:
+    """A NamedSharding for each parameter (abstract or not)."""
+    return tree_shardings(params, logical_axes(params, rules), mesh)
+
+
+def place_params(params: Any, rules: Sequence[ParamRule], mesh: Mesh | None) -> Any:
+    """Parameters in their places on a mesh; as they are without one."""
+    return params if mesh is None else jax.device_put(params, param_shardings(params, rules, mesh))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """First dimension split over data and fsdp, the rest whole."""
     return NamedSharding(mesh, PartitionSpec(LOGICAL_TO_MESH["batch"]))
+
+
+def place_batch(batch: Any, mesh: Mesh) -> Any:
+    """A host batch on the mesh, first dimensions split; what cannot be cut is replicated.
+
+    Every process has the whole batch and hands over what its own devices hold.
+    """
+
+    def place(leaf: Any) -> jax.Array:
+        whole = np.asarray(leaf)
+        sharding = _leaf_sharding(whole, mesh)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    return jax.tree.map(place, batch)
+
+
+def move_batch(batch: Any, mesh: Mesh) -> Any:
+    """Arrays that are on devices already, split as batches are on another mesh of the same
+    devices."""
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, _leaf_sharding(leaf, mesh)), batch)
+
+
+def _leaf_sharding(leaf: Any, mesh: Mesh) -> NamedSharding:
+    axes = ("batch", *[None] * (leaf.ndim - 1)) if leaf.ndim else ()
+    return NamedSharding(mesh, spec_for(leaf.shape, axes, mesh))
 
 
 def batch_parts(mesh: Mesh) -> int:
@@ -173,3 +216,13 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     if mesh.empty:
         return x
     return jax.lax.with_sharding_constraint(x, spec_for(x.shape, axes, mesh))
+
+
+def constrain_state(tree: Any, params: Any, rules: Sequence[ParamRule]) -> Any:
+    """Pin what follows the parameters' paths (gradients, moments) to their axes; does nothing where
+    no mesh is set."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not rules:
+        return tree
+    specs = tree_specs(tree, logical_axes(params, rules), mesh)
+    return jax.tree.map(jax.lax.with_sharding_constraint, tree, specs)

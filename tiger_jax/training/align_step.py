@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
+from tiger_jax.decoding.engine import Engine
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.ops.sampling import log_chosen, mask_undrawable
@@ -175,48 +176,64 @@ class AlignmentStep:
 
     drafter: BlockDrafter
     settings: AlignSettings
-    verifier: VisionLanguageModel
+    verifier: Engine
     end_ids: tuple[int, ...]
-    drawable: Any
-    """bool [V]: ids that decoding may emit."""
-    verifier_params: Any
     reference_params: Any
+    """q_ref, in the compute dtype."""
     update: TrainStep
+    gather: Callable[[Any], Any] = lambda params: params
+    """Brings the drafter's weights together, once a step, for the small passes of a rollout."""
 
     def compiled(self) -> int:
         """Programs compiled so far."""
-        return self.update.compiled() + rollout.sample_blocks._cache_size() + _score._cache_size()
+        programs = (rollout.sample_blocks, verify_blocks, score_blocks)
+        return self.update.compiled() + sum(program._cache_size() for program in programs)
 
     def __call__(self, state: TrainState, batches: list[DraftBatch]) -> tuple[TrainState, Metrics]:
         """Sample and score all micro-batches with the same weights, then update once."""
+        gathered = self.gather(state.params)
         scored = [
-            self.score(state.params, batch, jax.random.fold_in(state.step_key(), 1000 + micro))
+            self.score(gathered, batch, jax.random.fold_in(state.step_key(), 1000 + micro))
             for micro, batch in enumerate(batches)
         ]
+        del gathered  # its memory is the update's
         return self.update(state, scored)
 
     def score(self, params: Any, batch: DraftBatch, key: Key[Array, ""]) -> ScoredBlocks:
-        """Rollout and scoring of one micro-batch."""
+        """Rollout and scoring of one micro-batch.
+
+        Args:
+            params: the drafter's, gathered.
+        """
         route_key, draw_key, coin_key = jax.random.split(key, 3)
+        drafter, drawable = self.drafter.unrolled(), jnp.asarray(self.verifier.drawable)
         tokens, q_logits = rollout.sample_blocks(
-            self.drafter, self.settings.samples, self.settings.temperature, params, batch,
-            self.drawable, route_key, draw_key,
+            drafter, self.settings.samples, self.settings.temperature, params, batch, drawable,
+            route_key, draw_key,
         )  # fmt: skip
-        return _score(
-            self.drafter, self.verifier, self.settings, self.end_ids, self.verifier_params,
-            self.reference_params, self.drawable, batch, tokens, q_logits, route_key, coin_key,
+        p_logits = self.verifier.over_batch(self._verify, (batch, tokens))
+        return score_blocks(
+            drafter, self.settings, self.end_ids, self.reference_params, drawable, batch, tokens,
+            q_logits, p_logits, route_key, coin_key,
         )  # fmt: skip
 
+    def _verify(self, drafted: tuple[DraftBatch, Array]) -> Float[Array, "B M K g V"]:
+        return verify_blocks(self.verifier.model, self.verifier.params, *drafted)
 
-@partial(jax.jit, static_argnames=("drafter", "verifier", "settings", "end_ids"))
-def _score(
-    drafter: BlockDrafter, verifier: VisionLanguageModel, settings: AlignSettings,
-    end_ids: tuple[int, ...], verifier_params: Any, reference_params: Any, drawable: Array,
-    batch: DraftBatch, tokens: Int[Array, "B M K g"], q_logits: Float[Array, "B M K g V"],
+
+@partial(jax.jit, static_argnames=("drafter", "settings", "end_ids"))
+def score_blocks(
+    drafter: BlockDrafter, settings: AlignSettings, end_ids: tuple[int, ...],
+    reference_params: Any, drawable: Array, batch: DraftBatch, tokens: Int[Array, "B M K g"],
+    q_logits: Float[Array, "B M K g V"], p_logits: Float[Array, "B M K g V"],
     route_key: Key[Array, ""], coin_key: Key[Array, ""],
 ) -> ScoredBlocks:  # fmt: skip
-    """Verifier, reference, acceptance test, rewards and advantages."""
-    p_logits = mask_undrawable(verify_blocks(verifier, verifier_params, batch, tokens), drawable)
+    """Reference, acceptance test, rewards and advantages.
+
+    Args:
+        p_logits: the verifier's (`verify_blocks`).
+    """
+    p_logits = mask_undrawable(p_logits, drawable)
     opened = drafter.open(
         reference_params, batch.stream, batch.tiles, batch.text, batch.anchors, route_key
     )
@@ -239,6 +256,7 @@ def _score(
     )  # fmt: skip
 
 
+@partial(jax.jit, static_argnames="verifier")
 def verify_blocks(
     verifier: VisionLanguageModel, params: Any, batch: DraftBatch, tokens: Int[Array, "B M K g"]
 ) -> Float[Array, "B M K g V"]:

@@ -15,7 +15,6 @@ sees when its question stands alone.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -80,12 +79,13 @@ def run_packed(
     places = jnp.broadcast_to(prefix_positions, (batch, size))
     _, before, prefix_tapped = model.context(params, prefix, places, causal, taps)
     mask = packed_mask(segments, prefix_lengths, size)[:, None]
-    found = model.branch(
+    hidden, own, attention, tapped = model.branch(
         params, x[:, None], positions[:, None], before, mask[..., :size], mask[..., size:],
         taps=taps,
     )  # fmt: skip
-    hidden, own, attention, tapped = jax.tree.map(lambda rows: rows[:, 0], found)
-    return PackedPass(hidden, before + own, attention, prefix_tapped, tapped)
+    return PackedPass(
+        hidden[:, 0], before + own.only_branch(), attention[:, 0], prefix_tapped, tapped[:, 0]
+    )
 
 
 def run_prompts(

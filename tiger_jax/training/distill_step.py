@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from tiger_jax.decoding.engine import Engine
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.routing.router import Routed
 from tiger_jax.training.block_layout import at_anchors
@@ -85,22 +86,23 @@ class OnlineTeacher:
     from the cache, which then gives the responses alone."""
 
     update: TrainStep
-    verifier: VisionLanguageModel
-    verifier_params: Any
+    verifier: Engine
     settings: TeacherSettings
 
     def compiled(self) -> int:
         """Programs compiled so far."""
-        return self.update.compiled() + _ask._cache_size()
+        return self.update.compiled() + ask_verifier._cache_size()
 
     def __call__(self, state: TrainState, batches: list[DraftBatch]) -> tuple[TrainState, Metrics]:
         """Ask for every micro-batch, then update."""
-        asked = [_ask(self.verifier, self.settings, self.verifier_params, b) for b in batches]
-        return self.update(state, asked)
+        return self.update(state, [self.verifier.over_batch(self._ask, b) for b in batches])
+
+    def _ask(self, batch: DraftBatch) -> DraftBatch:
+        return ask_verifier(self.verifier.model, self.settings, self.verifier.params, batch)
 
 
 @partial(jax.jit, static_argnames=("verifier", "settings"))
-def _ask(
+def ask_verifier(
     verifier: VisionLanguageModel, settings: TeacherSettings, params: Any, batch: DraftBatch
 ) -> DraftBatch:
     """The batch with the verifier's whole laws and attention at its blocks."""

@@ -68,4 +68,5 @@ class DraftBatch:
 
 def draft_batch(rows: Mapping[str, Any]) -> DraftBatch:
     """The fields of data.draft_batches.DraftRows as a batch."""
-    return DraftBatch(**{**rows, "stream": make_stream(rows["stream"]._asdict())})
+    arrays = {name: rows[name] for name in rows if name != "record_ids"}
+    return DraftBatch(**{**arrays, "stream": make_stream(rows["stream"]._asdict())})

@@ -31,6 +31,7 @@ from tiger_jax.routing.router import RouterConfig
 from tiger_jax.sharding.rules import constrain
 from tiger_jax.training import block_layout
 from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.draft_batch import DraftBatch
 
 
 @struct.dataclass
@@ -68,6 +69,10 @@ class BlockDrafter:
 
     model: VisionLanguageModel
     config: RouterConfig
+
+    def unrolled(self) -> "BlockDrafter":
+        """The drafter for passes without a gradient."""
+        return dataclasses.replace(self, model=self.model.unrolled())
 
     def open(
         self, params: Any, stream: Stream, tiles: Float[Array, "N S S 3"], text: TextRows,
@@ -140,6 +145,14 @@ class BlockDrafter:
         x = jnp.concatenate([opened.embeddings.astype(words.dtype), words], axis=2)
         places = opened.root_positions[..., None] + jnp.arange(text.shape[2])[None, None]
         return x, jnp.concatenate([opened.positions, places], axis=2), opened.valid
+
+
+def decoder_rows(batch: DraftBatch, routed_tokens: int, samples: int = 1) -> int:
+    """Rows that a training pass sends through the decoder: streams, texts, and the blocks of each
+    prefix with their routed tokens."""
+    size, count, length = batch.block_tokens.shape
+    stream, text = batch.stream.tokens.shape[1], batch.tokens.shape[1]
+    return size * (stream + text + count * samples * (routed_tokens + length))
 
 
 def own_mask(valid: Bool[Array, "B M k"], length: int) -> Bool[Array, "B M T T"]:

@@ -12,10 +12,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
+from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from tiger_jax.ops.kv_cache import Context
 from tiger_jax.ops.sampling import mask_undrawable
+from tiger_jax.sharding.rules import ParamRule, constrain, logical_axes
 from tiger_jax.training import draft_blocks
 from tiger_jax.training.draft_batch import DraftBatch
 from tiger_jax.training.draft_blocks import BlockDrafter
@@ -34,15 +38,39 @@ def sample_blocks(
     opened = draft_blocks.repeat_blocks(opened, samples)
     length = batch.block_tokens.shape[2]
     logits, own, mask = _first(drafter, params, opened, length)
-    tokens, laws = [], []
-    for step in range(length):
+
+    def draw(logits: Array, step: Int[Array, ""] | int) -> tuple[Array, Array]:
         logits = mask_undrawable(logits, drawable)
-        laws.append(logits)
-        tokens.append(_draw(logits, temperature, jax.random.fold_in(draw_key, step)))
-        if step + 1 < length:
-            logits, own = _next(drafter, params, opened, tokens[-1], step, own, mask)
+        return _draw(logits, temperature, jax.random.fold_in(draw_key, step)), logits
+
+    def advance(carry: tuple[Array, Context], step: Int[Array, ""]) -> tuple:
+        tokens, law = draw(carry[0], step)
+        return _next(drafter, params, opened, tokens, step, carry[1], mask), (tokens, law)
+
+    (logits, _), drawn = lax.scan(advance, (logits, own), jnp.arange(length - 1))
+    drawn = [
+        jnp.concatenate([first, last[None]])
+        for first, last in zip(drawn, draw(logits, length - 1), strict=True)
+    ]
     shape = (*batch.anchors.shape, samples, length)
-    return jnp.stack(tokens, axis=-1).reshape(shape), jnp.stack(laws, axis=2).reshape(*shape, -1)
+    tokens, laws = (jnp.moveaxis(each, 0, 2) for each in drawn)
+    return tokens.reshape(shape), laws.reshape(*shape, -1)
+
+
+@partial(jax.jit, static_argnames=("rules", "dtype"))
+def gather_weights(params: Any, rules: tuple[ParamRule, ...], dtype: DTypeLike) -> Any:
+    """A drafter's weights for the many small passes of a rollout: matrices of the model in the
+    compute dtype, nothing split over `fsdp`, or each pass would bring all weights together anew."""
+
+    def gather(path: str, leaf: Array) -> Array:
+        matrix = leaf.ndim > 1 and not path.startswith("router/")
+        whole = (None if name == "embed" else name for name in axes[path])
+        return constrain(leaf.astype(dtype) if matrix else leaf, *whole)
+
+    axes = logical_axes(params, rules)
+    flat = traverse_util.flatten_dict(params, sep="/")
+    gathered = {path: gather(path, leaf) for path, leaf in flat.items()}
+    return traverse_util.unflatten_dict(gathered, sep="/")
 
 
 def _first(
@@ -57,14 +85,12 @@ def _first(
         params, x, positions, opened.context, opened.visible[:, :, None],
         mask[:, :, :start, :start],
     )  # fmt: skip
-    room = ((0, 0), (0, 0), (0, length - 1), (0, 0), (0, 0))
-    own = jax.tree.map(lambda rows: jnp.pad(rows, room), own)
-    return drafter.model.logits(params, hidden[:, :, -1]), own, mask
+    return drafter.model.logits(params, hidden[:, :, -1]), own.pad(length - 1), mask
 
 
 def _next(
     drafter: BlockDrafter, params: Any, opened: draft_blocks.Opened, tokens: Int[Array, "B MK"],
-    step: int, own: Context, mask: Bool[Array, "B MK U U"],
+    step: Int[Array, ""], own: Context, mask: Bool[Array, "B MK U U"],
 ) -> tuple[Float[Array, "B MK V"], Context]:  # fmt: skip
     """One more token of every block: logits of the one after it."""
     row = opened.valid.shape[2] + 1 + step
@@ -72,7 +98,7 @@ def _next(
     positions = (opened.root_positions + 1 + step)[..., None]
     hidden, own, _, _ = drafter.model.branch(
         params, x, positions, opened.context, opened.visible[:, :, None],
-        mask[:, :, row : row + 1], own, row,
+        lax.dynamic_slice_in_dim(mask, row, 1, axis=2), own, row,
     )  # fmt: skip
     return drafter.model.logits(params, hidden[:, :, 0]), own
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from tiger_jax.sharding import rules as sharding_rules
@@ -31,17 +32,44 @@ class TrainState:
         return jax.random.fold_in(jax.random.wrap_key_data(self.key), self.step)
 
 
+def create_params(
+    init_params: Callable[[Array], Any], seed: int, mesh: Mesh,
+    rules: tuple[sharding_rules.ParamRule, ...], dtype: DTypeLike = jnp.float32,
+) -> Any:  # fmt: skip
+    """Random weights, each made on the devices that own a part of it.
+
+    `init_params(key)` is traced, so real weights cannot come from it.
+    """
+
+    def init() -> Any:
+        return _cast(init_params(_keys(seed)[0]), dtype)
+
+    abstract = jax.eval_shape(init)
+    axes = sharding_rules.logical_axes(abstract, rules)
+    return jax.jit(init, out_shardings=sharding_rules.tree_shardings(abstract, axes, mesh))()
+
+
+def start_state(
+    params: Any, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh,
+    rules: tuple[sharding_rules.ParamRule, ...],
+) -> TrainState:  # fmt: skip
+    """The state of a run's first step; takes over the float32 weights, which must not be used
+    again."""
+
+    def start(params: Any) -> TrainState:
+        return _fresh(params, optimizer, seed)
+
+    shardings = state_shardings(jax.eval_shape(start, params), mesh, rules)
+    return jax.jit(start, out_shardings=shardings, donate_argnums=0)(params)
+
+
 def create_state(
     init_params: Callable[[Array], Any], optimizer: optax.GradientTransformation, seed: int,
     mesh: Mesh, rules: tuple[sharding_rules.ParamRule, ...],
 ) -> TrainState:  # fmt: skip
-    """A fresh state on `mesh`, each weight made on the devices that own a part of it.
-
-    `init_params(key)` gives the float32 parameters; it is traced, so real weights cannot come from
-    it: replace `params` afterwards (`place_params`).
-    """
-    init = _initialiser(init_params, optimizer, seed)
-    return jax.jit(init, out_shardings=state_shardings(init, mesh, rules))()
+    """A fresh state with random weights."""
+    params = create_params(init_params, seed, mesh, rules)
+    return start_state(params, optimizer, seed, mesh, rules)
 
 
 def abstract_state(
@@ -49,41 +77,36 @@ def abstract_state(
     mesh: Mesh, rules: tuple[sharding_rules.ParamRule, ...],
 ) -> TrainState:  # fmt: skip
     """Shapes, dtypes and shardings of `create_state`: the target that a checkpoint is read into."""
-    init = _initialiser(init_params, optimizer, 0)
+
+    def init() -> TrainState:
+        return _fresh(_cast(init_params(_keys(0)[0]), jnp.float32), optimizer, 0)
+
+    abstract = jax.eval_shape(init)
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        jax.eval_shape(init), state_shardings(init, mesh, rules),
+        abstract, state_shardings(abstract, mesh, rules),
     )  # fmt: skip
 
 
 def state_shardings(
-    init: Callable[[], TrainState], mesh: Mesh, rules: tuple[sharding_rules.ParamRule, ...]
+    abstract: TrainState, mesh: Mesh, rules: tuple[sharding_rules.ParamRule, ...]
 ) -> TrainState:
     """A NamedSharding for each leaf of the state."""
-    abstract = jax.eval_shape(init)
     axes = sharding_rules.logical_axes(abstract.params, rules)
     return sharding_rules.tree_shardings(abstract, axes, mesh)
 
 
-def place_params(state: TrainState, params: Any) -> TrainState:
-    """The state with other weights, placed and cast as its own ones are."""
-    placed = jax.tree.map(
-        lambda old, new: jax.device_put(new, old.sharding).astype(old.dtype), state.params, params
-    )
-    return state.replace(params=placed)
+def _fresh(params: Any, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    return TrainState(
+        params=params, opt_state=optimizer.init(params), step=jnp.zeros((), jnp.int32),
+        key=jax.random.key_data(_keys(seed)[1]),
+    )  # fmt: skip
 
 
-def _initialiser(
-    init_params: Callable[[Array], Any], optimizer: optax.GradientTransformation, seed: int
-) -> Callable[[], TrainState]:
-    def init() -> TrainState:
-        weights_key, run_key = jax.random.split(jax.random.key(seed))
-        params = jax.tree.map(lambda x: x.astype(jnp.float32), init_params(weights_key))
-        return TrainState(
-            params=params,
-            opt_state=optimizer.init(params),
-            step=jnp.zeros((), jnp.int32),
-            key=jax.random.key_data(run_key),
-        )
+def _keys(seed: int) -> Array:
+    """(key of the weights, key of the run)."""
+    return jax.random.split(jax.random.key(seed))
 
-    return init
+
+def _cast(params: Any, dtype: DTypeLike) -> Any:
+    return jax.tree.map(lambda x: x.astype(dtype), params)

@@ -16,6 +16,7 @@ import optax
 from flax import struct
 from jaxtyping import Array
 
+from tiger_jax.sharding.rules import ParamRule, constrain_state
 from tiger_jax.training.train_state import TrainState
 
 Metrics = dict[str, tuple[Array, Array]]
@@ -73,9 +74,16 @@ class TrainStep:
 
 
 def make_train_step(
-    loss_function: LossFunction, optimizer: optax.GradientTransformation, frozen: Any = None
-) -> TrainStep:
-    """Jit the parts. `frozen` is a tree of bool over the parameters; True gets no gradient."""
+    loss_function: LossFunction, optimizer: optax.GradientTransformation, frozen: Any = None,
+    rules: tuple[ParamRule, ...] = (),
+) -> TrainStep:  # fmt: skip
+    """Jit the parts.
+
+    Args:
+        frozen: a tree of bool over the parameters; True gets no gradient.
+        rules: of the parameters. Gradients follow them: left alone, XLA sums whole gradients on
+            every device (an all-reduce) where each needs its own part (a reduce-scatter).
+    """
 
     def gradient_sums(state: TrainState, batch: Any, micro: Array) -> GradientSums:
         key = jax.random.fold_in(state.step_key(), micro)
@@ -85,6 +93,7 @@ def make_train_step(
             return sums.loss, sums
 
         gradients, sums = jax.grad(total, has_aux=True)(state.params)
+        gradients = constrain_state(gradients, state.params, rules)
         metrics = {"loss": (sums.loss, sums.weight), **sums.metrics}
         return GradientSums(gradients, sums.weight, metrics, micro + 1)
 
@@ -101,7 +110,8 @@ def make_train_step(
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {**sums.metrics, **_gradient_norms(gradients)}
-        return state.replace(params=params, opt_state=opt_state, step=state.step + 1), metrics
+        after = state.replace(params=params, opt_state=opt_state, step=state.step + 1)
+        return constrain_state(after, state.params, rules), metrics
 
     return TrainStep(
         start=jax.jit(start), add=jax.jit(add, donate_argnums=1),

@@ -1,0 +1,153 @@
+"""KD, alignment and the verifier on other meshes: the same numbers as on one device.
+
+B: examples, M: prefixes, K: sampled blocks, g: draft length.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from draft_cases import drafter_parts, make_case, make_items
+from flax import traverse_util
+
+from tiger_jax.decoding.engine import Engine
+from tiger_jax.routing.router import RouterConfig
+from tiger_jax.sharding import rules
+from tiger_jax.sharding.mesh import AXES, make_mesh
+from tiger_jax.testing.tiny import tiny_model
+from tiger_jax.training import align_step, distill_step, rollout, train_step
+from tiger_jax.training.draft_blocks import BlockDrafter
+from tiger_jax.training.teacher_pass import TeacherSettings
+from tiger_jax.training.train_state import start_state
+
+ROUTER = RouterConfig("tiger", routed_tokens=3)
+RULES = (*rules.LLAVA_NEXT_RULES, *rules.ROUTER_RULES)
+SETTINGS = align_step.AlignSettings(samples=2, reward="expected_prefix")
+G, END = 3, (2,)
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+"""Adam makes whole steps of gradients that are nothing but rounding."""
+EIGHT = (
+    ((0,), (4,), (5,)), ((1,), (3,), (6,)), ((), (5,), (6,)), ((0, 1), (2,), (5,)),
+    ((1, 0), (4,), (7,)), ((0,), (6,), (5,)), ((1,), (3,), (6,)), ((0,), (5,), (4,)),
+)  # fmt: skip
+SHAPES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)]
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """(drafter with scanned layers, its parameters, batch, verifier, its parameters)."""
+    model, params = drafter_parts(hidden=16, layers=2)
+    batch = make_case(model.config, ROUTER, make_items(model.config, EIGHT, g=G)).batch
+    scanned = BlockDrafter(type(model)(model.config, model.module.clone(remat=True)), ROUTER)
+    return scanned, jax.device_get(params), jax.device_get(batch), *tiny_model(0, layers=1)
+
+
+def engine_on(parts, mesh):
+    model, params = parts[3:]
+    placed = rules.place_params(params, rules.LLAVA_NEXT_RULES, mesh)
+    drawable = np.arange(model.config.text.vocab_size) < 95
+    return Engine(model, placed, drawable, str, mesh=mesh)
+
+
+def distillation(parts, mesh, verifier_mesh):
+    loss = distill_step.make_distill_loss(parts[0], 0.3)
+    return train_step.make_train_step(loss, OPTIMIZER, rules=RULES)
+
+
+def online_teacher(parts, mesh, verifier_mesh):
+    update = distillation(parts, mesh, verifier_mesh)
+    return distill_step.OnlineTeacher(update, engine_on(parts, verifier_mesh), TeacherSettings())
+
+
+def alignment(parts, mesh, verifier_mesh):
+    update = train_step.make_train_step(
+        align_step.make_grpo_loss(parts[0], SETTINGS, END), OPTIMIZER, rules=RULES
+    )
+    return align_step.AlignmentStep(
+        parts[0], SETTINGS, engine_on(parts, verifier_mesh), END,
+        rules.place_params(parts[1], RULES, mesh), update,
+        partial(rollout.gather_weights, rules=RULES, dtype=jnp.float32),
+    )  # fmt: skip
+
+
+def train(parts, make_step, mesh, verifier_mesh=None, micro=1):
+    """(state, metrics) after a step on a mesh."""
+    with jax.set_mesh(mesh):
+        params = rules.place_params(jax.tree.map(jnp.array, parts[1]), RULES, mesh)
+        state = start_state(params, OPTIMIZER, 0, mesh, RULES)
+        step = make_step(parts, mesh, verifier_mesh or mesh)
+        state, metrics = step(state, [rules.place_batch(parts[2], mesh)] * micro)
+        return state, jax.device_get(metrics)
+
+
+STEPS = {"distill": distillation, "teacher": online_teacher, "align": alignment}
+
+
+@pytest.fixture(scope="module")
+def alone(parts, one_device):
+    """Numbers of one device, for each kind of step."""
+    found = {name: train(parts, make, one_device) for name, make in STEPS.items()}
+    return {
+        name: (traverse_util.flatten_dict(jax.device_get(state.params), sep="/"), metrics)
+        for name, (state, metrics) in found.items()
+    }
+
+
+def mesh_of(shape):
+    return make_mesh(dict(zip(AXES, shape, strict=True)))
+
+
+def assert_same(state, metrics, expected):
+    params, numbers = expected
+    for name, (total, count) in numbers.items():
+        np.testing.assert_allclose(
+            metrics[name], (total, count), rtol=2e-5, atol=1e-5, err_msg=name
+        )
+    for path, leaf in traverse_util.flatten_dict(state.params, sep="/").items():
+        np.testing.assert_allclose(leaf, params[path], atol=1e-5, err_msg=path)
+
+
+@pytest.mark.parametrize("name", ["distill", "align"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_mesh_changes_nothing_but_the_place(parts, alone, name, shape):
+    mesh = mesh_of(shape)
+    state, metrics = train(parts, STEPS[name], mesh)
+    assert_same(state, metrics, alone[name])
+    kernel = state.params["language_model"]["layers_1"]["mlp"]["down"]["kernel"]
+    wanted = rules.spec_for(kernel.shape, ("mlp", "embed"), mesh)
+    assert kernel.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, wanted), 2)
+
+
+@pytest.mark.parametrize("name", ["teacher", "align"])
+def test_the_verifier_may_have_its_own_mesh(parts, alone, name):
+    state, metrics = train(parts, STEPS[name], mesh_of((1, 8, 1)), mesh_of((1, 2, 4)))
+    assert_same(state, metrics, alone[name])
+
+
+def test_gradients_are_split_like_their_parameters(parts):
+    """Also where the loss alone would leave them whole on every device."""
+    mesh = mesh_of((1, 8, 1))
+    with jax.set_mesh(mesh):
+        params = rules.place_params(jax.tree.map(jnp.array, parts[1]), RULES, mesh)
+        state = start_state(params, OPTIMIZER, 0, mesh, RULES)
+        update = distillation(parts, mesh, mesh)
+        sums = update.start(state, rules.place_batch(parts[2], mesh))
+    same = jax.tree.map(
+        lambda g, p: g.sharding.is_equivalent_to(p.sharding, p.ndim), sums.gradients, state.params
+    )
+    assert all(jax.tree.leaves(same))
+
+
+def test_gathered_weights_are_whole_over_fsdp(parts):
+    mesh = mesh_of((1, 4, 2))
+    with jax.set_mesh(mesh):
+        params = rules.place_params(parts[1], RULES, mesh)
+        gathered = rollout.gather_weights(params, RULES, jnp.bfloat16)
+    up = gathered["language_model"]["layers_0"]["mlp"]["up"]["kernel"]
+    assert up.dtype == jnp.bfloat16
+    assert up.addressable_shards[0].data.shape == (up.shape[0], up.shape[1] // 2)
+    assert gathered["router"]["query"]["kernel"].dtype == jnp.float32
+    assert gathered["language_model"]["final_norm"]["scale"].dtype == jnp.float32
