@@ -24,6 +24,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         del config.online_teacher
         config.update({
             "objective": "align",
+            "keep_best": "A",
             "init_from": f"runs/kd{suffix}",  # the KD checkpoint; also q_ref
             "run_dir": f"runs/grpo{suffix}",
             "align": {  # training.align_step.AlignSettings

@@ -41,6 +41,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
             del config[unused]
         config.update({
             "objective": "head",
+            "keep_best": "agreement",
             "method": "tiger_head",  # or eagle2, eagle3, vispec, medusa
             "model": "",  # always the verifier: its states are what is read
             "freeze": (),

@@ -67,12 +67,17 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "answer_mesh": {"data": 1, "fsdp": 1, "tensor": -1},  # for its answers, of each process
         "seed": 0,
         "held_out_scenes": 0,
+        "held_out_examples": (),  # JSON Lines files, like examples
         "workers": 2,
         "log_every": 10,
         "evaluate_every": 500,
         "checkpoint_every": 200,
         "keep": 2,
-        "keep_best": "",  # held-out metric; its best checkpoint stays too
+        "keep_best": "accepted_greedy",  # held-out metric; its best checkpoint stays too
+        "dry_run_card": "a40",  # or h200: what --dry_run compiles for
+        "dry_run_devices": 8,
+        "dry_run_layers": 0,  # > 0: both models that shallow
+        "dry_run_search": False,  # True: also the largest micro-batch that fits
         "profile": "",  # "10:12" = a trace of these steps, in run_dir/profile
     })  # fmt: skip
     if name == presets.EMBEDDED:

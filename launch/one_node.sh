@@ -48,6 +48,10 @@ for pid in "${pids[@]}"; do
     wait "$pid" || status=$?
     kill -0 "$pid" 2>/dev/null || break  # a signal ends `wait` before the process
   done
+  if (( status > 128 )); then  # of the signal, perhaps; the process has its own
+    status=0
+    wait "$pid" || status=$?
+  fi
   # 3 = ended because another process did: that one's code says more.
   if (( status && (code == 0 || code == 3) )); then code=$status; fi
 done

@@ -80,29 +80,42 @@ def check_subset(config: ml_collections.ConfigDict, name: str, allowed: Collecti
 def _with_pair(argv: Sequence[str]) -> list[str]:
     """`--config FILE --config.pair=NAME` as `--config FILE:NAME`: a pair decides about most other
     fields, so the file has to know it first."""
-    named = [arg for arg in argv if arg.startswith("--config.pair=")]
-    rest = [arg for arg in argv if not arg.startswith("--config.pair=")]
-    path = _config_path(rest)
-    if not named:
+    rest, name = list(argv), None
+    for position in reversed([i for i, word in enumerate(argv) if _is(word, "config.pair")]):
+        value, width = _value(argv, position)
+        del rest[position : position + width]
+        name = name or value
+    place, path, width = _config_place(rest)
+    if name is None:
         return rest
     if ":" in path:
         raise UserError(f"--config.pair: expected a file without a pair, got {path}")
-    whole = f"{path}:{named[-1].partition('=')[2]}"
-    return [arg.replace(path, whole, 1) if arg in (path, f"--config={path}") else arg
-            for arg in rest]  # fmt: skip
+    return [*rest[:place], f"--config={path}:{name}", *rest[place + width :]]
+
+
+def _is(word: str, name: str) -> bool:
+    return word.partition("=")[0] in (f"--{name}", f"-{name}")
+
+
+def _value(argv: Sequence[str], position: int) -> tuple[str, int]:
+    """(value of the flag at a position, words that both take)."""
+    _, equals, value = argv[position].partition("=")
+    return (value, 1) if equals else ("".join(argv[position + 1 : position + 2]), 2)
 
 
 def _config_path(argv: Sequence[str]) -> str:
-    path = None
-    for position, argument in enumerate(argv):
-        name, equals, value = argument.partition("=")
-        if name in ("--config", "-config"):
-            path = value if equals else "".join(argv[position + 1 : position + 2])
+    return _config_place(argv)[1]
+
+
+def _config_place(argv: Sequence[str]) -> tuple[int, str, int]:
+    """(position, path, words) of the last --config. Raises UserError."""
+    places = [i for i, word in enumerate(argv) if _is(word, "config")]
+    path, width = _value(argv, places[-1]) if places else ("", 0)
     if not path:
         raise UserError("--config: expected a Python file such as configs/sft.py, got none")
     if not Path(path.partition(":")[0]).is_file():
         raise UserError(f"{path}: expected a config file, found none there")
-    return path
+    return places[-1], path, width
 
 
 def _one_line(error: Exception) -> str:

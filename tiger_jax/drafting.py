@@ -6,7 +6,8 @@ What `objectives` is for supervised training: the objectives `distill` (KD) and 
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tiger_jax.data.draft_examples import AskQuestions
 from tiger_jax.data.examples import DroppedExample, read_examples
 from tiger_jax.data.filters import PromptFilter
 from tiger_jax.data.json_lines import RecordError
-from tiger_jax.data.mixtures import Records
+from tiger_jax.data.mixtures import Records, SceneSource
 from tiger_jax.data.record_cache import RecordCache
 from tiger_jax.data.teacher_cache import TeacherCache
 from tiger_jax.draft_samples import accepted_texts
@@ -40,6 +41,7 @@ from tiger_jax.weights.fingerprint import fingerprint
 from tiger_jax.weights.router_io import write_router
 
 RESPONSES = ("verifier", "reference")
+SHARED_DISK_SECONDS = 60
 NAMED_DROPS = 5
 """Messages of examples that cannot be used, of each source; the rest is counted."""
 
@@ -81,7 +83,10 @@ class Lessons:
                 max_length=config.max_length,
             ),
             sources=sources,
-            held_out=(scene_source(config, held_out=True),) if config.held_out_scenes else (),
+            held_out=(
+                *((scene_source(config, held_out=True),) if config.held_out_scenes else ()),
+                *_read_files(config, config.held_out_examples),
+            ),
             teacher_batch=config.teacher_batch,
         )  # fmt: skip
         for source in (*lessons.sources, *lessons.held_out):
@@ -120,6 +125,7 @@ class Lessons:
                 progress = _FillProgress(missing, done)
                 fill(lambda i: self.ask(source[places[keys[i]]]), keys, progress)
             processes.barrier(f"{note.name} {done}")
+            _await_answers(cache, list(places))
             if processes.is_main() and not dropped:
                 note.touch()
         cache.refresh()  # after the look at the note: it may be another run's
@@ -160,6 +166,18 @@ class Lessons:
             seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
             num_workers=0 if held_out else config.workers, dropped=self.dropped,
         )  # fmt: skip
+
+
+def _await_answers(cache: RecordCache, keys: list[str]) -> None:
+    """Until this process sees what the others have written: a shared disk may be late, and an
+    example that only some of them know would give them different batches. Raises UserError."""
+    for _ in range(SHARED_DISK_SECONDS):
+        cache.refresh()
+        if not cache.missing(keys):
+            return
+        time.sleep(1)
+    raise UserError(f"{cache.folder}: expected all {len(keys)} answers on the disk that the "
+                    f"processes share, {len(cache.missing(keys))} are not there")  # fmt: skip
 
 
 def _say_dropped(summary: str, lines: list[str]) -> None:
@@ -333,8 +351,10 @@ def _drafter_objective(
 
 
 def _question_kinds(held_out: tuple[Any, ...]) -> tuple[str, ...]:
-    """Scenes ask the same kinds of questions in the same order."""
-    return tuple(asked.kind for asked in held_out[0][0].qa) if held_out else ()
+    """Scenes ask the same kinds of questions in the same order; of files nothing is known."""
+    if len(held_out) != 1 or not isinstance(held_out[0], SceneSource):
+        return ()
+    return tuple(asked.kind for asked in held_out[0][0].qa)
 
 
 def _rules(drafter: BlockDrafter) -> tuple[sharding_rules.ParamRule, ...]:
@@ -348,9 +368,18 @@ def read_sources(config: Any) -> tuple[Records, ...]:
     Raises:
         UserError: a file that cannot be read, or nothing to learn from.
     """
-    sources: list[Records] = [scene_source(config, held_out=False)] if config.scenes else []
+    sources = [scene_source(config, held_out=False)] if config.scenes else []
+    sources += _read_files(config, config.examples)
+    if not sources:
+        raise UserError("scenes, examples: expected something to learn from, got nothing")
+    return tuple(sources)
+
+
+def _read_files(config: Any, paths: Sequence[str]) -> list[Records]:
+    """Usable records of JSON Lines files, a source for each file that has any."""
+    sources: list[Records] = []
     rule = prompt_filter(config)
-    for path in config.examples:
+    for path in paths:
         records = read_examples(path)
         usable = [record for record in records if not isinstance(record, RecordError)]
         for record in records:
@@ -361,6 +390,4 @@ def read_sources(config: Any) -> tuple[Records, ...]:
             print("\n".join(report.lines()), file=sys.stderr)
         if usable:
             sources.append(usable)
-    if not sources:
-        raise UserError("scenes, examples: expected something to learn from, got nothing")
-    return tuple(sources)
+    return sources

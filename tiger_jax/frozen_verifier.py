@@ -53,7 +53,7 @@ class FrozenVerifier:
             folder, model_config, Processor.from_folder(folder, model_config),
             jnp.dtype(config.compute_dtype), config.get("remat", False),
             meshes.make_mesh(config.get("verifier_mesh", config.mesh).to_dict()),
-            meshes.make_mesh(config.answer_mesh.to_dict(), jax.local_devices()),
+            meshes.make_mesh(config.answer_mesh.to_dict(), devices=jax.local_devices()),
         )  # fmt: skip
 
     def engine(self, mesh: Mesh | None = None) -> Engine:

@@ -185,7 +185,7 @@ def _draft_ids(lessons: Lessons, config: HeadConfig, folder: Path) -> np.ndarray
     if not config.draft_vocab:
         return None
     kept = folder / DRAFT_IDS
-    if kept.exists() and any((folder / CHECKPOINTS).glob("*")):
+    if processes.from_main(kept.exists() and any((folder / CHECKPOINTS).glob("*"))):
         return np.load(kept)
     counts = np.zeros(config.vocab_size, np.int64)
     for key in sorted(lessons.cache.keys()):
@@ -193,5 +193,6 @@ def _draft_ids(lessons: Lessons, config: HeadConfig, folder: Path) -> np.ndarray
     # Ties to the lower id, so that the same answers give the same vocabulary.
     best = np.argsort(-counts, kind="stable")[: config.draft_vocab]
     ids = np.sort(best).astype(np.int32)
-    np.save(kept, ids)
+    if processes.is_main():
+        np.save(kept, ids)
     return ids

@@ -41,9 +41,9 @@ class Settings:
     """How the drafter sees pictures; None: as its folder says."""
     routed_tokens: int | None = None
     tree: DynamicTree | StaticTree | None = None
+    """What a head drafts; None: chains."""
     mesh: Mesh | None = None
     """Where the models are placed; None: the default device."""
-    """What a head drafts; None: chains."""
     dtype: str | None = None
     batch_size: int = 1
     compare: bool = False

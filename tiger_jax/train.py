@@ -85,9 +85,11 @@ def train(config: ml_collections.ConfigDict) -> int:
     if config.batch % parts:
         raise UserError(f"batch: expected a multiple of data * fsdp = {parts}, got {config.batch}")
     folder = run_folder.open_run_folder(config.run_dir, config.to_dict(), resume=config.resume)
-    model_folder = config.model or scene_folder.write_tiny_folder(
-        folder / run_folder.MODEL, config.role
-    )
+    model_folder = config.model or folder / run_folder.MODEL
+    if not config.model:
+        if processes.is_main():
+            scene_folder.write_tiny_folder(model_folder, config.role)
+        processes.barrier("model folder")
     dtype = objectives.DTYPES[config.compute_dtype]
     model = build_model(read_config(model_folder), dtype, config.get("remat", False))
     objective = MAKERS[config.objective](config, model, Path(model_folder))
@@ -187,15 +189,15 @@ class _Costed:
 
 
 class HeldOut:
-    """Held-out batches, drawn and placed once; false where there are none."""
+    """Held-out batches, drawn once; false where there are none."""
 
     def __init__(self, config, objective: Objective, mesh):
         self._objective, self._place = objective, partial(_place, mesh, objective)
-        self._enough = config.held_out_scenes >= config.batch
+        self._enough = config.held_out_scenes >= config.batch or config.get("held_out_examples")
         self._evaluate = train_step.make_eval_step(objective.held_out_loss or objective.loss)
 
     def __bool__(self) -> bool:
-        return self._enough
+        return bool(self._enough)
 
     @cached_property
     def _batches(self) -> list[Any]:

@@ -75,6 +75,6 @@ def test_small_steps_move_the_weights(parts, one_device):
         changed = (np.asarray(new) != np.asarray(old)) & has
         moved, met = moved + changed.sum(), met + has.sum()
         if has.any() and "norm" in str(path):
-            assert changed.sum() > 0.95 * has.sum(), path
+            assert changed.sum() > 0.99 * has.sum(), path
     assert moved > 0.99 * met
     assert met > 0.5 * sum(leaf.size for leaf in jax.tree.leaves(before))

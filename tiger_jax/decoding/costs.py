@@ -76,15 +76,16 @@ def measure(engine: Engine, prompt: PromptArrays, options: Sequence[Options]) ->
     drafter, params = engine.drafter, engine.drafter_params
     one_thread = engine.is_small(prompt.tokens.shape[0])
     propose = program(_propose_many, one_thread, ("drafter", "mode"))
-    draft_seconds = _median(
-        lambda state: propose(drafter, params, state, request, limits, mode=mode), lambda: state
-    )
     route_seconds = 0.0
-    if isinstance(drafter, RoutingDrafter):
-        route = program(_route_many, one_thread, ("drafter",))
-        route_seconds = _median(
-            lambda state: route(drafter, params, state, request, limits), lambda: state
+    with engine.on_mesh():
+        draft_seconds = _median(
+            lambda state: propose(drafter, params, state, request, limits, mode=mode), lambda: state
         )
+        if isinstance(drafter, RoutingDrafter):
+            route = program(_route_many, one_thread, ("drafter",))
+            route_seconds = _median(
+                lambda state: route(drafter, params, state, request, limits), lambda: state
+            )
     return Costs(
         plain_step=plain_seconds,
         draft=draft_seconds / STEPS,
@@ -111,8 +112,9 @@ def verification_costs(
             lambda state: verify(engine.model, engine.params, state, tokens=tokens), lambda: state
         )
 
-    single = seconds(1)
-    return {length: seconds(length + 1) / single for length in draft_lengths}
+    with engine.on_mesh():
+        single = seconds(1)
+        return {length: seconds(length + 1) / single for length in draft_lengths}
 
 
 def _endless(

@@ -205,7 +205,7 @@ class Engine:
         static = ("model", "drafter", "capacity", "room", "mode")
         if self.mesh is not None:
             prompt, request = move_batch((prompt, request), self.mesh)
-        with self._on_mesh():
+        with self.on_mesh():
             return program(prefill.start, False, static)(
                 model=self.model, drafter=self.drafter, params=self.params,
                 drafter_params=self.drafter_params, prompt=prompt, request=request, limits=limits,
@@ -223,7 +223,7 @@ class Engine:
             "model": self.model, "params": self.params, "state": state, "request": request,
             "limits": limits, "mode": mode,
         }  # fmt: skip
-        with self._on_mesh():
+        with self.on_mesh():
             if self.drafter is None:
                 decode = program(autoregressive.decode, one_thread, ("model", "mode"), ("state",))
                 return decode(steps=bound, **common)
@@ -242,7 +242,8 @@ class Engine:
             found = run(move_batch(batch, self.mesh))
         return found if home.empty else move_batch(found, home)
 
-    def _on_mesh(self) -> AbstractContextManager:
+    def on_mesh(self) -> AbstractContextManager:
+        """Sets the mesh, if there is one, for programs that read the parameters."""
         return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def _outputs(

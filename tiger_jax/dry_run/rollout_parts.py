@@ -77,7 +77,7 @@ class Rollout:
         """Arguments of score_blocks, three static ones first."""
         plan = self.plan
         return (
-            plan.drafter.unrolled(), self.settings, plan.end_ids, plan.reference_params,
+            plan.drafter, self.settings, plan.end_ids, plan.reference_params,
             plan.drawable, plan.batch, self.tokens, self.logits, self.logits, plan.key, plan.key,
         )  # fmt: skip
 

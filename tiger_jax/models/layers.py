@@ -86,6 +86,8 @@ class Embedding(nn.Module):
     rows: int
     features: int
     dtype: DTypeLike = jnp.float32
+    axis: str | None = None
+    """Logical axis of the rows."""
 
     def setup(self) -> None:
         self.embedding = self.param(
@@ -95,7 +97,7 @@ class Embedding(nn.Module):
     def __call__(self, ids: Array) -> Array:
         # Rows are brought together over fsdp, or the lookup's batch and the rows' own split would
         # ask for the same mesh axis.
-        table = constrain(self.embedding.astype(self.dtype), "vocab", None)
+        table = constrain(self.embedding.astype(self.dtype), self.axis, None)
         if ids.size > 1:
             return jnp.take(table, ids, axis=0, mode="clip")
         # A lone lookup is a slice, for which XLA brings the whole table together in every step.

@@ -115,7 +115,7 @@ class TextDecoder(nn.Module):
 
     def setup(self) -> None:
         cfg = self.config
-        self.embed_tokens = Embedding(cfg.vocab_size, cfg.hidden_size, dtype=self.dtype)
+        self.embed_tokens = Embedding(cfg.vocab_size, cfg.hidden_size, self.dtype, "vocab")
         self.layers = [DecoderLayer(cfg, self.dtype) for _ in range(cfg.num_layers)]
         self.final_norm = RMSNorm(cfg.rms_norm_eps)
         if not cfg.tie_embeddings:
@@ -132,10 +132,7 @@ class TextDecoder(nn.Module):
         starts = jnp.zeros((x.shape[0],), jnp.int32)
 
         def attention(queries: Array, keys: Array, values: Array, *rows: Array) -> Any:
-            stored = tuple(
-                append_rows(*pair, starts) for pair in zip(rows, (keys, values), strict=True)
-            )
-            return attend_causal(queries, keys, values), stored
+            return attend_causal(queries, keys, values), _append(rows, keys, values, starts)
 
         hidden, stored, tapped = self._run(x, positions, attention, taps, _columns(cache))
         return hidden, KVCache(*stored), tapped
@@ -151,9 +148,7 @@ class TextDecoder(nn.Module):
         """
 
         def attention(queries: Array, keys: Array, values: Array, *rows: Array) -> Any:
-            stored = tuple(
-                append_rows(*pair, starts) for pair in zip(rows, (keys, values), strict=True)
-            )
+            stored = _append(rows, keys, values, starts)
             return attend(queries, *stored, mask), stored
 
         hidden, stored, tapped = self._run(x, positions, attention, taps, _columns(cache))
@@ -206,7 +201,8 @@ class TextDecoder(nn.Module):
 
         columns = _columns(context) + (_columns(own) if own is not None else ())
         hidden, (*stored, looks), tapped = self._run_flat(x, positions, attention, taps, columns)
-        return hidden, Context(*stored), sum(looks) / len(looks), tapped
+        look = looks.mean(axis=0) if self.remat else sum(looks) / len(looks)
+        return hidden, Context(*stored), look, tapped
 
     def attention_weights(
         self, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T"],

@@ -206,15 +206,15 @@ class AlignmentStep:
             params: the drafter's, gathered.
         """
         route_key, draw_key, coin_key = jax.random.split(key, 3)
-        drafter, drawable = self.drafter.unrolled(), jnp.asarray(self.verifier.drawable)
+        drawable = jnp.asarray(self.verifier.drawable)
         tokens, q_logits = rollout.sample_blocks(
-            drafter, self.settings.samples, self.settings.temperature, params, batch, drawable,
-            route_key, draw_key,
+            self.drafter.unrolled(), self.settings.samples, self.settings.temperature, params,
+            batch, drawable, route_key, draw_key,
         )  # fmt: skip
         p_logits = self.verifier.over_batch(self._verify, (batch, tokens))
         return score_blocks(
-            drafter, self.settings, self.end_ids, self.reference_params, drawable, batch, tokens,
-            q_logits, p_logits, route_key, coin_key,
+            self.drafter, self.settings, self.end_ids, self.reference_params, drawable, batch,
+            tokens, q_logits, p_logits, route_key, coin_key,
         )  # fmt: skip
 
     def _verify(self, drafted: tuple[DraftBatch, Array]) -> Float[Array, "B M K g V"]:

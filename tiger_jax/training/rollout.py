@@ -23,6 +23,7 @@ from tiger_jax.sharding.rules import ParamRule, constrain, logical_axes
 from tiger_jax.training import draft_blocks
 from tiger_jax.training.draft_batch import DraftBatch
 from tiger_jax.training.draft_blocks import BlockDrafter
+from tiger_jax.training.train_state import compute_dtype
 
 
 @partial(jax.jit, static_argnames=("drafter", "samples", "temperature"))
@@ -63,9 +64,8 @@ def gather_weights(params: Any, rules: tuple[ParamRule, ...], dtype: DTypeLike) 
     compute dtype, nothing split over `fsdp`, or each pass would bring all weights together anew."""
 
     def gather(path: str, leaf: Array) -> Array:
-        matrix = leaf.ndim > 1 and not path.startswith("router/")
         whole = (None if name == "embed" else name for name in axes[path])
-        return constrain(leaf.astype(dtype) if matrix else leaf, *whole)
+        return constrain(leaf.astype(compute_dtype(path, leaf, dtype)), *whole)
 
     axes = logical_axes(params, rules)
     flat = traverse_util.flatten_dict(params, sep="/")

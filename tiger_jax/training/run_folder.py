@@ -30,7 +30,8 @@ TENSORBOARD = "tensorboard"
 FREE_FIELDS = frozenset(
     ("mesh", "verifier_mesh", "answer_mesh", "remat", "run_dir", "export_to", "resume", "workers",
      "log_every", "evaluate_every", "held_out_scenes", "checkpoint_every", "keep", "keep_best",
-     "profile", "teacher_batch")
+     "profile", "teacher_batch", "held_out_examples", "dry_run_card", "dry_run_devices",
+     "dry_run_layers", "dry_run_search")
 )  # fmt: skip
 """Settings that a resumed run may change: they do not touch the course of the training."""
 
@@ -155,7 +156,7 @@ def export_params(
 
     flat = traverse_util.flatten_dict(params, sep="/")
     if jax.process_count() > 1:  # gathered by all together, written by one
-        flat = {path: processes.fetch(leaf) for path, leaf in flat.items()}
+        flat = {path: processes.fetch(leaf.astype(jnp.bfloat16)) for path, leaf in flat.items()}
     leaves = {path: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16) for path, leaf in flat.items()}
 
     def read(path: str) -> np.ndarray:

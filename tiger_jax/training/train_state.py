@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
+from flax import struct, traverse_util
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array
@@ -109,4 +109,12 @@ def _keys(seed: int) -> Array:
 
 
 def _cast(params: Any, dtype: DTypeLike) -> Any:
-    return jax.tree.map(lambda x: x.astype(dtype), params)
+    flat = traverse_util.flatten_dict(params, sep="/")
+    cast = {path: leaf.astype(compute_dtype(path, leaf, dtype)) for path, leaf in flat.items()}
+    return traverse_util.unflatten_dict(cast, sep="/")
+
+
+def compute_dtype(path: str, leaf: Any, dtype: DTypeLike) -> DTypeLike:
+    """What a weight may be rounded to without changing a pass that computes in `dtype`: that for
+    matrices of a model; float32 for a router, and for vectors, which norms read in float32."""
+    return dtype if leaf.ndim > 1 and not path.startswith("router/") else jnp.float32
