@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tiger_jax import runtime, train
@@ -20,8 +21,9 @@ from tiger_jax import runtime, train
 class Counted:
     """A stream that notes each draw in a file, and dies at one of them."""
 
-    def __init__(self, inner, note: Path, die_at: int):
+    def __init__(self, inner, note: Path, die_at: int, saved: Path | None):
         self.inner, self.note, self.die_at, self.drawn = inner, note, die_at, 0
+        self.saved = saved
 
     def __iter__(self):
         return self
@@ -31,6 +33,8 @@ class Counted:
         with self.note.open("a") as file:
             file.write(".")
         if self.drawn == self.die_at:
+            while self.saved and not self.saved.exists():
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         return next(self.inner)
 
@@ -43,7 +47,7 @@ class Counted:
 
 def start(
     config_file: str, settings: dict, log: str, *, draw: int = 0, commit: int = 0,
-    committed: int = 0,
+    committed: int = 0, saved: int = 0,
 ) -> int:  # fmt: skip
     """Fork a run of configs/`config_file`; returns its process id.
 
@@ -53,6 +57,7 @@ def start(
         draw: die as this batch is drawn; 0 = never.
         commit: die as the checkpoint of this step would get its name.
         committed: die as soon as it has it.
+        saved: die at `draw` only when this step is on disk; a save takes its time.
     """
     child = os.fork()
     if child:
@@ -63,23 +68,26 @@ def start(
         os.dup2(out, 1)
         os.dup2(out, 2)
         _die_in_a_save(commit, committed)
-        _run(config_file, settings, Path(log + ".draws"), draw)
+        place = Path(settings["run_dir"], "checkpoints", str(saved)) if saved else None
+        _run(config_file, settings, Path(log + ".draws"), draw, place)
         status = 0
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def _run(config_file: str, settings: dict, note: Path, draw: int) -> None:
+def _run(config_file: str, settings: dict, note: Path, draw: int, saved: Path | None) -> None:
     config = importlib.import_module(f"configs.{config_file}").get_config()
     config.update_from_flattened_dict(settings)
     make = train.MAKERS[config.objective]
 
     def counted(*args):
         objective = make(*args)
-        return dataclasses.replace(
-            objective, stream=lambda held_out: Counted(iter(objective.stream(held_out)), note, draw)
-        )
+
+        def stream(held_out: bool) -> Counted:
+            return Counted(iter(objective.stream(held_out)), note, draw, saved)
+
+        return dataclasses.replace(objective, stream=stream)
 
     train.MAKERS[config.objective] = counted
     runtime.configure()

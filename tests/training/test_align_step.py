@@ -18,6 +18,7 @@ from draft_cases import (
     prompt_until,
 )
 
+from tiger_jax.decoding.engine import Engine
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.testing.tiny import tiny_model
 from tiger_jax.training import align_step, loop, rollout
@@ -202,12 +203,15 @@ class Silent:
 def test_grpo_in_the_loop(drafter, verifier, case, optimizer):
     """Two micro-batches a step: sampled and scored with the same weights, one update."""
     batches = [case.batch, batch_of(drafter, 0).batch]
-    already = rollout.sample_blocks._cache_size() + align_step._score._cache_size()
+    already = sum(
+        program._cache_size()
+        for program in (rollout.sample_blocks, align_step.verify_blocks, align_step.score_blocks)
+    )
     update = make_train_step(align_step.make_grpo_loss(drafter[0], SETTINGS, END), optimizer)
     step = AlignmentStep(
-        drafter=drafter[0], settings=SETTINGS, verifier=verifier[0], end_ids=END,
-        drawable=jnp.arange(97) < 95, verifier_params=verifier[1], reference_params=drafter[1],
-        update=update,
+        drafter=drafter[0], settings=SETTINGS,
+        verifier=Engine(*verifier, np.arange(97) < 95, str), end_ids=END,
+        reference_params=drafter[1], update=update,
     )  # fmt: skip
     state = make_state(drafter, optimizer)
     scored = step.score(state.params, case.batch, jax.random.key(0))
@@ -229,7 +233,9 @@ def test_grpo_in_the_loop(drafter, verifier, case, optimizer):
     assert int(state.step) == 2
     assert np.abs(np.asarray(state.params["router"]["query"]["kernel"]) - before).max() > 0
     assert {"A", "reward", "kl", "entropy", "frac_zero_std", "route"} <= set(silent.written[0])
-    assert step.compiled() - already == 5  # sample, score; first and next micro-batch, update
+    assert (
+        step.compiled() - already == 6
+    )  # sample, verify, score; first and next micro-batch, update
 
 
 def check_scores(scored):

@@ -76,8 +76,8 @@ def test_kill_and_start_again_is_exact(small_folder, tmp_path):
         return {"config_file": "sft", "settings": settings, **death}
 
     jobs = [
-        job("a"), job("b", draw=4 * ACCUMULATE + 2), job("b", commit=6), job("b", committed=6),
-        job("b"),
+        job("a"), job("b", draw=4 * ACCUMULATE + 2, saved=3), job("b", commit=6),
+        job("b", committed=6), job("b"),
     ]  # fmt: skip
     straight, inside, unnamed, named, last = run_all(jobs, tmp_path / "xla")
     assert [straight[0], last[0]] == [0, 0], straight[1] + last[1]
