@@ -96,3 +96,26 @@ def test_interruption_is_code_130(monkeypatch, capsys):
     monkeypatch.setattr(evaluate, "_task", interrupted)
     assert evaluate.main(["--config", SCENES]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--config", "configs/kd.py", "--config.pair=llava_next", "--config.steps=3"],
+        ["-config=configs/kd.py", "--config.steps=3", "--config.pair", "llava_next"],
+        ["--config.pair=llava_next", "--config=configs/kd.py", "--config.steps=3"],
+        ["--config", "configs/kd.py:llava_next", "--config.steps=3"],
+    ],
+)
+def test_a_pair_is_named_behind_the_file_or_as_a_field(line):
+    config = command_line.parse([*line, "--config.dry_run_card=h200"])
+    assert (config.run_dir, config.steps) == ("runs/kd_llava_next", 3)
+    assert config.dry_run_card == "h200"
+
+
+def test_a_pair_is_named_once():
+    line = ["--config", "configs/kd.py:llava_next", "--config.pair=tiny_llava"]
+    with pytest.raises(
+        UserError, match=r"expected a file without a pair, got configs/kd\.py:llava"
+    ):
+        command_line.parse(line)

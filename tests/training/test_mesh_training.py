@@ -21,7 +21,7 @@ from tiger_jax.testing.tiny import tiny_model
 from tiger_jax.training import align_step, distill_step, rollout, train_step
 from tiger_jax.training.draft_blocks import BlockDrafter
 from tiger_jax.training.teacher_pass import TeacherSettings
-from tiger_jax.training.train_state import start_state
+from tiger_jax.training.train_state import create_params, start_state
 
 ROUTER = RouterConfig("tiger", routed_tokens=3)
 RULES = (*rules.LLAVA_NEXT_RULES, *rules.ROUTER_RULES)
@@ -151,3 +151,20 @@ def test_gathered_weights_are_whole_over_fsdp(parts):
     assert up.addressable_shards[0].data.shape == (up.shape[0], up.shape[1] // 2)
     assert gathered["router"]["query"]["kernel"].dtype == jnp.float32
     assert gathered["language_model"]["final_norm"]["scale"].dtype == jnp.float32
+
+
+def test_frozen_weights_are_rounded_as_gathered_ones(parts, one_device):
+    """q_ref in bfloat16 routes and norms as the drafter that it was does."""
+
+    def init(key):
+        del key
+        return jax.tree.map(jnp.asarray, parts[1])
+
+    frozen = create_params(init, 0, one_device, RULES, jnp.bfloat16)
+    with jax.set_mesh(one_device):
+        gathered = rollout.gather_weights(parts[1], RULES, jnp.bfloat16)
+    for path, leaf in traverse_util.flatten_dict(gathered, sep="/").items():
+        other = traverse_util.flatten_dict(frozen, sep="/")[path]
+        assert other.dtype == leaf.dtype, path
+        np.testing.assert_array_equal(other, leaf, err_msg=path)
+    assert frozen["router"]["query"]["kernel"].dtype == jnp.float32
