@@ -89,7 +89,7 @@ TRAIN = textwrap.dedent(
                 align={"objective": "grpo", "samples": 2},
             ))
         except UserError as error:
-            print(f"error: {error}")
+            print(f"error: {error}", file=sys.stderr)
             return 2
         return 0
 

@@ -60,7 +60,8 @@ def start(
 ) -> Run:  # fmt: skip
     """Run `python -c program arguments` as `processes` processes of `devices` devices each.
 
-    `only` starts some of them. Logs are folder/0.log, folder/1.log.
+    `only` starts some of them. Logs are folder/0.log, folder/1.log, of standard error alone: gloo
+    writes to standard output, a word at a time and into others' lines.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shared = os.environ | {
@@ -71,9 +72,9 @@ def start(
     run = Run([], [])
     for index in range(processes) if only is None else only:
         run.logs.append(folder / f"{index}.log")
-        with run.logs[-1].open("w") as log:
+        with run.logs[-1].open("w") as log, (folder / f"{index}.out").open("w") as out:
             run.processes.append(subprocess.Popen(
-                [sys.executable, "-c", program, *arguments], cwd=REPO, stdout=log, stderr=log,
+                [sys.executable, "-c", program, *arguments], cwd=REPO, stdout=out, stderr=log,
                 env=shared | {"TIGER_PROCESS_ID": str(index)} | dict(environment or {}),
             ))  # fmt: skip
     return run
