@@ -50,7 +50,7 @@ def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
     holder = config_flags.DEFINE_config_file(
         "config", None, "", flag_values=values, lock_config=True, sys_argv=line
     )
-    path = _config_path(argv)
+    _, path, _ = _config_place(argv)
     try:
         rest = values(line)
     except (AttributeError, KeyError) as error:
@@ -101,10 +101,6 @@ def _value(argv: Sequence[str], position: int) -> tuple[str, int]:
     """(value of the flag at a position, words that both take)."""
     _, equals, value = argv[position].partition("=")
     return (value, 1) if equals else ("".join(argv[position + 1 : position + 2]), 2)
-
-
-def _config_path(argv: Sequence[str]) -> str:
-    return _config_place(argv)[1]
 
 
 def _config_place(argv: Sequence[str]) -> tuple[int, str, int]:

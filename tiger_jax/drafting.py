@@ -28,9 +28,8 @@ from tiger_jax.errors import UserError
 from tiger_jax.frozen_verifier import FrozenVerifier
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.objectives import Objective, scene_source
-from tiger_jax.routing.router import LOOK_ONCE, RouterConfig, init_router
+from tiger_jax.routing.router import LOOK_ONCE, RouterConfig
 from tiger_jax.sharding import processes
-from tiger_jax.sharding import rules as sharding_rules
 from tiger_jax.teacher import Teacher
 from tiger_jax.training import align_step, rollout, run_folder
 from tiger_jax.training.distill_step import OnlineTeacher, make_distill_loss
@@ -154,12 +153,9 @@ class Lessons:
         """
         teach = TeachExample(self.ask, self.cache, config.draft_length, 0 if held_out else cuts)
         pack = PackDrafts(
-            self.verifier.config,
-            config.draft_length,
-            router.pooled_tokens,
-            router.stream_query,
-            block_multiple=min(cuts, BLOCK_MULTIPLE) if cuts else BLOCK_MULTIPLE,
-        )
+            self.verifier.config, config.draft_length, router.pooled_tokens, router.stream_query,
+            block_multiple=min(cuts or BLOCK_MULTIPLE, BLOCK_MULTIPLE),
+        )  # fmt: skip
         sources = self.held_out if held_out else self.sources
         return mixtures.draft_batches(
             [(source, 1) for source in sources], teach, pack, config.batch,
@@ -294,7 +290,7 @@ def align_objective(config: Any, model: VisionLanguageModel, folder: Path) -> Ob
         return align_step.AlignmentStep(
             drafter=drafter, settings=settings, verifier=lessons.verifier.engine(),
             end_ids=end_ids, reference_params=initial(model.dtype), update=update,
-            gather=partial(rollout.gather_weights, rules=_rules(drafter), dtype=model.dtype),
+            gather=partial(rollout.gather_weights, rules=drafter.rules, dtype=model.dtype),
         )  # fmt: skip
 
     return dataclasses.replace(
@@ -313,22 +309,10 @@ def _drafter_objective(
     config: Any, drafter: BlockDrafter, folder: Path, lessons: Lessons, loss: Any, *,
     unit_metric: str, make_step: Callable | None = None, cuts: int = 0, samples: int = 1,
 ) -> Objective:  # fmt: skip
-    width = drafter.model.config.text.hidden_size
     routed = drafter.config.routed_tokens if drafter.config.routes else 0
 
     def step_flops(batch: Any) -> float:
-        rows = decoder_rows(getattr(batch, "batch", batch), routed, samples)
-        return 6.0 * drafter.model.decoder_weights * rows
-
-    def init_params(key: jax.Array) -> Any:
-        params = drafter.model.init_params(key)
-        if not drafter.config.routes:
-            return params
-        return params | {
-            "router": init_router(
-                jax.random.fold_in(key, 1), width, drafter.config.looks, inner=drafter.config.width
-            )
-        }
+        return 6.0 * drafter.model.decoder_weights * decoder_rows(batch, routed, samples)
 
     def export(params: Any, target: Path) -> None:
         weights = {name: part for name, part in params.items() if name != "router"}
@@ -340,7 +324,7 @@ def _drafter_objective(
         lessons.say_dropped()
 
     return Objective(
-        init_params=init_params, rules=_rules(drafter), loss=loss,
+        init_params=drafter.init_params, rules=drafter.rules, loss=loss,
         stream=lambda held_out: lessons.stream(config, drafter.config, held_out, cuts),
         to_batch=lambda batch: draft_batch(batch._asdict()),
         export=export, unit="tokens", unit_metric=unit_metric, init_from=str(folder),
@@ -355,11 +339,6 @@ def _question_kinds(held_out: tuple[Any, ...]) -> tuple[str, ...]:
     if len(held_out) != 1 or not isinstance(held_out[0], SceneSource):
         return ()
     return tuple(asked.kind for asked in held_out[0][0].qa)
-
-
-def _rules(drafter: BlockDrafter) -> tuple[sharding_rules.ParamRule, ...]:
-    router = sharding_rules.ROUTER_RULES if drafter.config.routes else ()
-    return (*sharding_rules.LLAVA_NEXT_RULES, *router)
 
 
 def read_sources(config: Any) -> tuple[Records, ...]:

@@ -69,7 +69,7 @@ def sft_objective(config, model: VisionLanguageModel, folder: Path) -> Objective
     """Answers to packed questions; the whole model."""
     balance = config.balance
     return Objective(
-        init_params=model.init_params, rules=sharding_rules.LLAVA_NEXT_RULES,
+        init_params=model.init_params, rules=model.rules,
         loss=sft_step.make_sft_loss(model), stream=_scene_stream(config, folder),
         to_batch=lambda batch: sft_step.pack_batch(**batch._asdict(), balance=balance),
         export=lambda params, target: run_folder.export_params(params, folder, target),

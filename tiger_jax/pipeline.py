@@ -37,12 +37,7 @@ from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.interface import Params, build_model
 from tiger_jax.routing.bank import Stream, make_stream
 from tiger_jax.routing.router import LEARNED, SELECTORS, RouterConfig
-from tiger_jax.sharding.rules import (
-    LLAVA_NEXT_RULES,
-    ROUTER_RULES,
-    param_shardings,
-    place_params,
-)
+from tiger_jax.sharding.rules import ROUTER_RULES, param_shardings, place_params
 from tiger_jax.weights.head_io import is_head
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.original_config import read_config
@@ -238,10 +233,9 @@ def read_weights(
     folder: str | Path, config: LlavaNextConfig, dtype: DTypeLike, mesh: Mesh | None
 ) -> Params:
     """Weights of a folder, straight into their places on a mesh. Raises UserError."""
-    shardings = None
+    model, shardings = build_model(config), None
     if mesh is not None:
-        abstract = build_model(config).abstract_params()
-        shardings = param_shardings(abstract, LLAVA_NEXT_RULES, mesh)
+        shardings = param_shardings(model.abstract_params(), model.rules, mesh)
     return load_params(folder, config, dtype=dtype, shardings=shardings)
 
 

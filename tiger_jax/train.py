@@ -81,9 +81,7 @@ def train(config: ml_collections.ConfigDict) -> int:
     if config.objective == "head":
         config.model = str(verifier_folder(config))  # its states are what is read
     mesh = meshes.make_mesh(config.mesh.to_dict())
-    parts = sharding_rules.batch_parts(mesh)
-    if config.batch % parts:
-        raise UserError(f"batch: expected a multiple of data * fsdp = {parts}, got {config.batch}")
+    sharding_rules.check_batch(config.batch, mesh)
     folder = run_folder.open_run_folder(config.run_dir, config.to_dict(), resume=config.resume)
     model_folder = config.model or folder / run_folder.MODEL
     if not config.model:
@@ -216,7 +214,10 @@ class HeldOut:
 
     def samples(self, params: Any) -> dict[str, str]:
         """Texts to look at."""
-        return self._objective.samples(params, self._place(self._batches[0]))
+        return {
+            name: text for batch in self._batches[:1]
+            for name, text in self._objective.samples(params, self._place(batch)).items()
+        }  # fmt: skip
 
 
 def _optimizer_settings(config) -> optimizer.OptimizerSettings:

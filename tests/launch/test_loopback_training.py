@@ -6,7 +6,6 @@ checkpoint, and align one step. The oracle is one process with eight devices, le
 same answers.
 """
 
-import json
 import re
 import textwrap
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from two_processes import start
 
-from tiger_jax.data.scene_folder import write_tiny_folder
+from tests.small_folder import write_small_folder
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.testing.tiny import lively_params
@@ -110,17 +109,7 @@ def models(tmp_path_factory):
     """A verifier and a drafter of one layer each, with random float32 weights."""
     root = tmp_path_factory.mktemp("models")
     for seed, role in enumerate(("verifier", "drafter")):
-        source = write_tiny_folder(root / f"{role}_config", role=role)
-        config = json.loads((source / "config.json").read_text()) | {"dtype": "float32"}
-        config["text_config"] |= {
-            "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-            "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
-        }  # fmt: skip
-        config["vision_config"] |= {
-            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        }  # fmt: skip
-        (source / "config.json").write_text(json.dumps(config))
+        source = write_small_folder(root / f"{role}_config", role, dtype="float32")
         params = lively_params(build_model(read_config(source)), seed)
         save_hf_folder(jax.device_get(params), source, root / role)
     return root

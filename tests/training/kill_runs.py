@@ -9,7 +9,6 @@ and report the same loss at every step. Exit code 1 if not.
 """
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -19,8 +18,8 @@ from pathlib import Path
 
 import jax
 
+from tests.small_folder import write_small_folder
 from tests.training.kill_driver import start
-from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.training.metric_log import read_curve
@@ -41,17 +40,7 @@ RUNS = {
 def write_small_pair(folder: Path) -> dict[str, str]:
     """Folders of a verifier and a drafter with random weights: {role: folder}."""
     for role in ("verifier", "drafter"):
-        shape = write_tiny_folder(folder / f"{role}_shape", role)
-        config = json.loads((shape / "config.json").read_text())
-        config["text_config"] |= {
-            "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-            "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
-        }  # fmt: skip
-        config["vision_config"] |= {
-            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        }  # fmt: skip
-        (shape / "config.json").write_text(json.dumps(config))
+        shape = write_small_folder(folder / f"{role}_shape", role)
         params = jax.jit(build_model(read_config(shape)).init_params)(jax.random.key(len(role)))
         export_params(params, shape, folder / role)
     return {role: str(folder / role) for role in ("verifier", "drafter")}

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiger_jax.data.scene_folder import write_tiny_folder
+from tests.small_folder import write_small_folder
 from tiger_jax.sharding.rules import ParamRule
 from tiger_jax.training import loop, train_state, train_step
 from tiger_jax.training.checkpoint import RunCheckpoints
@@ -33,18 +33,7 @@ STEPS, ACCUMULATE = 6, 2
 @pytest.fixture(scope="module")
 def small_folder(tmp_path_factory):
     """The embedded drafter's folder with one layer of everything."""
-    folder = write_tiny_folder(tmp_path_factory.mktemp("model"), "drafter")
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"] |= {
-        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
-    }  # fmt: skip
-    config["vision_config"] |= {
-        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return write_small_folder(tmp_path_factory.mktemp("model"), "drafter")
 
 
 def run_all(jobs: list[dict], caches: Path) -> list[tuple[int, str]]:

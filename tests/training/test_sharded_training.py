@@ -26,7 +26,7 @@ def train(model, mesh):
         step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer)
         losses = []
         for number in range(STEPS):
-            batch = jax.device_put(sft_batch(number, LENGTHS), rules.batch_sharding(mesh))
+            batch = rules.place_batch(sft_batch(number, LENGTHS), mesh)
             state, metrics = step(state, [batch])
             losses.append(float(metrics["loss"][0] / metrics["loss"][1]))
     return state, losses

@@ -46,15 +46,12 @@ class Rollout:
             made = jax.eval_shape(
                 lambda params: rollout.gather_weights(params, **self._how), plan.state.params
             )
-        axes = {
-            path: tuple(None if name == "embed" else name for name in names)
-            for path, names in sharding_rules.logical_axes(made, plan.rules).items()
-        }
+        axes = rollout.gathered_axes(made, plan.drafter.rules)
         return place(made, sharding_rules.tree_shardings(made, axes, plan.mesh))
 
     @property
     def _how(self) -> dict[str, Any]:
-        return {"rules": self.plan.rules, "dtype": self.plan.dtype}
+        return {"rules": self.plan.drafter.rules, "dtype": self.plan.dtype}
 
     @cached_property
     def tokens(self) -> Any:

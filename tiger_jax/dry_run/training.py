@@ -15,7 +15,6 @@ from tiger_jax.errors import UserError
 from tiger_jax.sharding import rules
 
 OBJECTIVES = ("distill", "align")
-CARD, DEVICES = "a40", 8
 MOST_EXAMPLES = 64
 """The search for the largest batch ends here."""
 
@@ -24,9 +23,7 @@ def report_training(config: Any) -> tuple[str, bool]:
     """Compile all programs of a run from abstract parameters: (text, whether they fit).
 
     Args:
-        config: of configs/kd.py or configs/grpo.py. `dry_run_card`, `dry_run_devices`,
-            `dry_run_layers` (both models that shallow) and `dry_run_search` (also look for the
-            largest micro-batch) count where they are there.
+        config: of configs/kd.py or configs/grpo.py.
 
     Raises:
         UserError: another objective, an unknown card or model, or a mesh of other devices.
@@ -34,25 +31,18 @@ def report_training(config: Any) -> tuple[str, bool]:
     if config.objective not in OBJECTIVES:
         got = config.objective
         raise UserError(f"dry run: expected objective {' or '.join(OBJECTIVES)}, got {got!r}")
-    card = find_card(config.get("dry_run_card", CARD))
-    compiler = Compiler.choose(card, config.get("dry_run_devices", DEVICES))
-    plan = Plan(config, compiler, config.get("dry_run_layers", 0))
-    check_batch(plan)
+    card = find_card(config.dry_run_card)
+    compiler = Compiler.choose(card, config.dry_run_devices)
+    plan = Plan(config, compiler, config.dry_run_layers)
+    rules.check_batch(config.batch, plan.mesh)
     answering = measure_all(answering_parts(plan), compiler)
     step = measure_all(training_parts(plan), compiler)
     said, fits = report.verdict([*answering, *step], card)
     lines = [heading(plan), report.tables([*answering, *step]), report.legend(card)]
     lines += [_prediction(plan, answering, step), said]
-    if config.get("dry_run_search"):
+    if config.dry_run_search:
         lines.append(_largest(plan, step))
     return "\n\n".join(lines), fits
-
-
-def check_batch(plan: Plan) -> None:
-    """UserError unless the mesh cuts the micro-batch evenly."""
-    parts, batch = rules.batch_parts(plan.mesh), plan.config.batch
-    if batch % parts:
-        raise UserError(f"batch: expected a multiple of data * fsdp = {parts}, got {batch}")
 
 
 def measure_all(parts: Sequence[Part], compiler: Compiler) -> list[Measured]:

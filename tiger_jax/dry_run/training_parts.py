@@ -78,7 +78,7 @@ def update_parts(
     """Gradients of the first micro-batch, of each further one, and the step of the optimizer."""
     config, state = plan.config, plan.state
     frozen = optimizer.frozen_mask(state.params, config.freeze) if config.freeze else None
-    step = train_step.make_train_step(loss, plan.transform, frozen, plan.rules)
+    step = train_step.make_train_step(loss, plan.transform, frozen, plan.drafter.rules)
     with jax.sharding.use_abstract_mesh(plan.mesh.abstract_mesh):
         sums = jax.eval_shape(step.start, state, batch)
     everywhere = NamedSharding(plan.mesh, PartitionSpec())

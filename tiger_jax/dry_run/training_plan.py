@@ -12,10 +12,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tiger_jax.dry_run import abstract_batches as batches
 from tiger_jax.dry_run.abstract_batches import Longest, place_batch
 from tiger_jax.dry_run.compiler import Compiler
-from tiger_jax.dry_run.published import abstract_weights, model_config
+from tiger_jax.dry_run.published import abstract_weights, model_config, place
 from tiger_jax.models.interface import VisionLanguageModel, build_model
-from tiger_jax.routing.router import RouterConfig, init_router
-from tiger_jax.sharding import rules as sharding_rules
+from tiger_jax.routing.router import RouterConfig
 from tiger_jax.training import optimizer, train_state
 from tiger_jax.training.draft_blocks import BlockDrafter
 
@@ -37,14 +36,12 @@ class Plan:
     @cached_property
     def verifier_mesh(self) -> Mesh:
         """The verifier's, over the same devices."""
-        sizes = self.config.get("verifier_mesh") or self.config.mesh
-        return self.compiler.mesh(sizes.to_dict())
+        return self.compiler.mesh(self.config.verifier_mesh.to_dict())
 
     @cached_property
     def answer_mesh(self) -> Mesh:
         """The verifier's while it answers."""
-        sizes = self.config.get("answer_mesh") or self.config.mesh
-        return self.compiler.mesh(sizes.to_dict())
+        return self.compiler.mesh(self.config.answer_mesh.to_dict())
 
     @cached_property
     def dtype(self) -> Any:
@@ -54,15 +51,14 @@ class Plan:
     @cached_property
     def drafter(self) -> BlockDrafter:
         """In its training form."""
-        remat = self.config.get("remat", False)
-        model = build_model(model_config(self.config.model, self.layers), self.dtype, remat)
-        return BlockDrafter(model, RouterConfig(**self.config.router.to_dict()))
+        return BlockDrafter(
+            self._model(self.config.model), RouterConfig(**self.config.router.to_dict())
+        )
 
     @cached_property
     def verifier(self) -> VisionLanguageModel:
         """Frozen; its passes over whole examples scan as the drafter's do."""
-        remat = self.config.get("remat", False)
-        return build_model(model_config(self.config.verifier, self.layers), self.dtype, remat)
+        return self._model(self.config.verifier)
 
     @cached_property
     def longest(self) -> Longest:
@@ -85,7 +81,10 @@ class Plan:
     @cached_property
     def state(self) -> train_state.TrainState:
         """The drafter's, on its mesh."""
-        return train_state.abstract_state(self._init_params, self.transform, self.mesh, self.rules)
+        drafter = self.drafter
+        return train_state.abstract_state(
+            drafter.init_params, self.transform, self.mesh, drafter.rules
+        )
 
     @cached_property
     def verifier_params(self) -> Any:
@@ -95,9 +94,9 @@ class Plan:
     @cached_property
     def reference_params(self) -> Any:
         """q_ref: the drafter before alignment, in the compute dtype."""
-        return jax.tree.map(
-            lambda x: Shape(x.shape, self.dtype, sharding=x.sharding), self.state.params
-        )
+        params = self.state.params
+        made = jax.eval_shape(lambda params: train_state.cast(params, self.dtype), params)
+        return place(made, jax.tree.map(lambda x: x.sharding, params))
 
     @cached_property
     def batch(self) -> Any:
@@ -110,12 +109,6 @@ class Plan:
             self.drafter.config.pooled_tokens,
         )  # fmt: skip
         return place_batch(batch, self.mesh)
-
-    @property
-    def rules(self) -> tuple[sharding_rules.ParamRule, ...]:
-        """Of the drafter's parameters."""
-        router = sharding_rules.ROUTER_RULES if self.drafter.config.routes else ()
-        return (*sharding_rules.LLAVA_NEXT_RULES, *router)
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -141,10 +134,6 @@ class Plan:
         """A small array that each device has whole."""
         return Shape(shape, dtype, sharding=NamedSharding(self.mesh, PartitionSpec()))
 
-    def _init_params(self, key: jax.Array) -> Any:
-        model, router = self.drafter.model, self.drafter.config
-        params = model.init_params(key)
-        if not router.routes:
-            return params
-        width = model.config.text.hidden_size
-        return params | {"router": init_router(key, width, router.looks, inner=router.width)}
+    def _model(self, name: str) -> VisionLanguageModel:
+        config = model_config(name, self.layers)
+        return build_model(config, self.dtype, self.config.remat)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.llava_next import LlavaNext
 from tiger_jax.ops.kv_cache import Context, KVCache
-from tiger_jax.sharding.rules import constrain
+from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, ParamRule, constrain
 
 Params = dict
 
@@ -34,6 +34,11 @@ class VisionLanguageModel:
     def dtype(self) -> DTypeLike:
         """The dtype of activations and caches."""
         return self.module.dtype
+
+    @property
+    def rules(self) -> tuple[ParamRule, ...]:
+        """Where its parameters live on a mesh."""
+        return LLAVA_NEXT_RULES
 
     def unrolled(self) -> "VisionLanguageModel":
         """The model for passes without a gradient."""

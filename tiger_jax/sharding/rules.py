@@ -18,6 +18,8 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from tiger_jax.errors import UserError
+
 LOGICAL_TO_MESH: dict[str, str | tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "embed": "fsdp",
@@ -175,11 +177,6 @@ def place_params(params: Any, rules: Sequence[ParamRule], mesh: Mesh | None) -> 
     return params if mesh is None else jax.device_put(params, param_shardings(params, rules, mesh))
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """First dimension split over data and fsdp, the rest whole."""
-    return NamedSharding(mesh, PartitionSpec(LOGICAL_TO_MESH["batch"]))
-
-
 def place_batch(batch: Any, mesh: Mesh) -> Any:
     """A host batch on the mesh, first dimensions split; what cannot be cut is replicated.
 
@@ -208,6 +205,13 @@ def _leaf_sharding(leaf: Any, mesh: Mesh) -> NamedSharding:
 def batch_parts(mesh: Mesh) -> int:
     """The number of shards that a batch is cut into."""
     return int(np.prod([mesh.shape[axis] for axis in LOGICAL_TO_MESH["batch"]]))
+
+
+def check_batch(batch: int, mesh: Mesh) -> None:
+    """UserError unless the mesh cuts a micro-batch evenly."""
+    parts = batch_parts(mesh)
+    if batch % parts:
+        raise UserError(f"batch: expected a multiple of data * fsdp = {parts}, got {batch}")
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:

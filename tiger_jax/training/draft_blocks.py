@@ -28,7 +28,7 @@ from tiger_jax.ops.sampling import NEVER
 from tiger_jax.routing import router as routing
 from tiger_jax.routing.bank import Stream, embed_stream, gather_rows
 from tiger_jax.routing.router import RouterConfig
-from tiger_jax.sharding.rules import constrain
+from tiger_jax.sharding.rules import ROUTER_RULES, ParamRule, constrain
 from tiger_jax.training import block_layout
 from tiger_jax.training.block_layout import TextRows
 from tiger_jax.training.draft_batch import DraftBatch
@@ -69,6 +69,22 @@ class BlockDrafter:
 
     model: VisionLanguageModel
     config: RouterConfig
+
+    @property
+    def rules(self) -> tuple[ParamRule, ...]:
+        """Where its parameters live on a mesh."""
+        return (*self.model.rules, *(ROUTER_RULES if self.config.routes else ()))
+
+    def init_params(self, key: Key[Array, ""]) -> Any:
+        """Random parameters, the router's under "router" if there is one."""
+        params = self.model.init_params(key)
+        if not self.config.routes:
+            return params
+        width = self.model.config.text.hidden_size
+        router = routing.init_router(
+            jax.random.fold_in(key, 1), width, self.config.looks, inner=self.config.width
+        )
+        return params | {"router": router}
 
     def unrolled(self) -> "BlockDrafter":
         """The drafter for passes without a gradient."""

@@ -58,16 +58,25 @@ def sample_blocks(
     return tokens.reshape(shape), laws.reshape(*shape, -1)
 
 
+def gathered_axes(
+    params: Any, rules: tuple[ParamRule, ...]
+) -> dict[str, tuple[str | None, ...]]:  # fmt: skip
+    """Logical axes of weights that are whole over `fsdp`, by path."""
+    return {
+        path: tuple(None if name == "embed" else name for name in names)
+        for path, names in logical_axes(params, rules).items()
+    }
+
+
 @partial(jax.jit, static_argnames=("rules", "dtype"))
 def gather_weights(params: Any, rules: tuple[ParamRule, ...], dtype: DTypeLike) -> Any:
     """A drafter's weights for the many small passes of a rollout: matrices of the model in the
     compute dtype, nothing split over `fsdp`, or each pass would bring all weights together anew."""
 
     def gather(path: str, leaf: Array) -> Array:
-        whole = (None if name == "embed" else name for name in axes[path])
-        return constrain(leaf.astype(compute_dtype(path, leaf, dtype)), *whole)
+        return constrain(leaf.astype(compute_dtype(path, leaf, dtype)), *axes[path])
 
-    axes = logical_axes(params, rules)
+    axes = gathered_axes(params, rules)
     flat = traverse_util.flatten_dict(params, sep="/")
     gathered = {path: gather(path, leaf) for path, leaf in flat.items()}
     return traverse_util.unflatten_dict(gathered, sep="/")

@@ -42,7 +42,7 @@ def create_params(
     """
 
     def init() -> Any:
-        return _cast(init_params(_keys(seed)[0]), dtype)
+        return cast(init_params(_keys(seed)[0]), dtype)
 
     abstract = jax.eval_shape(init)
     axes = sharding_rules.logical_axes(abstract, rules)
@@ -79,7 +79,7 @@ def abstract_state(
     """Shapes, dtypes and shardings of `create_state`: the target that a checkpoint is read into."""
 
     def init() -> TrainState:
-        return _fresh(_cast(init_params(_keys(0)[0]), jnp.float32), optimizer, 0)
+        return _fresh(cast(init_params(_keys(0)[0]), jnp.float32), optimizer, 0)
 
     abstract = jax.eval_shape(init)
     return jax.tree.map(
@@ -108,10 +108,11 @@ def _keys(seed: int) -> Array:
     return jax.random.split(jax.random.key(seed))
 
 
-def _cast(params: Any, dtype: DTypeLike) -> Any:
+def cast(params: Any, dtype: DTypeLike) -> Any:
+    """The weights for passes that compute in `dtype` (`compute_dtype`)."""
     flat = traverse_util.flatten_dict(params, sep="/")
-    cast = {path: leaf.astype(compute_dtype(path, leaf, dtype)) for path, leaf in flat.items()}
-    return traverse_util.unflatten_dict(cast, sep="/")
+    found = {path: leaf.astype(compute_dtype(path, leaf, dtype)) for path, leaf in flat.items()}
+    return traverse_util.unflatten_dict(found, sep="/")
 
 
 def compute_dtype(path: str, leaf: Any, dtype: DTypeLike) -> DTypeLike:
