@@ -13,6 +13,7 @@ from PIL import Image
 
 from configs import grpo, kd
 from tiger_jax import drafting, train
+from tiger_jax.data.record_cache import RecordCache
 from tiger_jax.errors import UserError
 from tiger_jax.pipeline import embedded_drafter
 from tiger_jax.weights.load import load_params
@@ -88,6 +89,28 @@ def test_a_second_run_asks_the_verifier_nothing(cache_dir, tmp_path, capsys, mon
     other.teacher.temperature = 0.5
     with pytest.raises(TypeError):
         drafting.Lessons.prepare(other)
+
+
+class Late(RecordCache):
+    """A cache on a shared disk that shows what others wrote after `looks` looks."""
+
+    def __init__(self, looks):
+        self.looks, self.folder = looks, Path("shared")
+
+    def refresh(self):
+        self.looks -= 1
+
+    def missing(self, keys):
+        return list(range(len(keys))) if self.looks > 0 else []
+
+
+def test_answers_of_other_processes_may_be_late_on_disk(monkeypatch):
+    waited = []
+    monkeypatch.setattr(drafting.time, "sleep", waited.append)
+    drafting._await_answers(Late(3), ["a", "b"])
+    assert waited == [1, 1]
+    with pytest.raises(UserError, match=r"shared: expected all 2 answers .*, 2 are not there"):
+        drafting._await_answers(Late(1000), ["a", "b"])
 
 
 def test_the_filter_of_own_examples(examples, tmp_path, capsys):

@@ -19,6 +19,7 @@ from tiger_jax.sharding import rules
 from tiger_jax.sharding.mesh import AXES, make_mesh
 from tiger_jax.testing.tiny import tiny_model
 from tiger_jax.training import align_step, distill_step, rollout, train_step
+from tiger_jax.training.draft_batch import DraftBatch
 from tiger_jax.training.draft_blocks import BlockDrafter
 from tiger_jax.training.teacher_pass import TeacherSettings
 from tiger_jax.training.train_state import create_params, start_state
@@ -121,9 +122,24 @@ def test_a_mesh_changes_nothing_but_the_place(parts, alone, name, shape):
     assert kernel.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, wanted), 2)
 
 
-@pytest.mark.parametrize("name", ["teacher", "align"])
-def test_the_verifier_may_have_its_own_mesh(parts, alone, name):
+@pytest.mark.parametrize(
+    ("name", "module", "program"),
+    [("teacher", distill_step, "ask_verifier"), ("align", align_step, "verify_blocks")],
+)
+def test_the_verifier_may_have_its_own_mesh(parts, alone, monkeypatch, name, module, program):
+    """It runs there, on a batch that was moved there; what comes of it is back in the update."""
+    original, met = getattr(module, program), []
+
+    def watched(*arguments):
+        batch = next(x for x in arguments if isinstance(x, DraftBatch))
+        met.append(
+            (jax.sharding.get_mesh().devices.shape, batch.tokens.sharding.mesh.devices.shape)
+        )
+        return original(*arguments)
+
+    monkeypatch.setattr(module, program, watched)
     state, metrics = train(parts, STEPS[name], mesh_of((1, 8, 1)), mesh_of((1, 2, 4)))
+    assert met == [((1, 2, 4), (1, 2, 4))]
     assert_same(state, metrics, alone[name])
 
 
