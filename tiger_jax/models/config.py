@@ -60,6 +60,37 @@ class VisionConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class Qwen3VisionConfig:
+    """The vision tower of Qwen3-VL, with the mergers that lead from it into the decoder."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    """Patches along one side of the square that becomes one visual token."""
+    num_positions: int
+    """Rows of the learned position table, a square."""
+    out_hidden_size: int
+    """Width of a visual token."""
+    deepstack_layers: tuple[int, ...]
+    """Blocks, from 0, whose outputs are merged too and added after the decoder's first layers."""
+    activation: str
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers of one patch: channels, pictures of a frame, rows, columns."""
+        return 3 * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def token_side(self) -> int:
+        """Pixels along one side of a visual token."""
+        return self.patch_size * self.merge_size
+
+
+@dataclasses.dataclass(frozen=True)
 class TextConfig:
     """A Llama-like decoder."""
 
@@ -74,6 +105,10 @@ class TextConfig:
     rope_theta: float
     max_positions: int
     tie_embeddings: bool = False
+    qk_norm: bool = False
+    """RMS norm of each query and key head."""
+    mrope_section: tuple[int, ...] = ()
+    """Frequencies of the time, row and column axes, interleaved; () = one position a token."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +133,24 @@ class LlavaNextConfig:
         return self.vision.grid**2 + (self.select_strategy == "full")
 
 
+@dataclasses.dataclass(frozen=True)
+class Qwen3VLConfig:
+    """Qwen3-VL: its own tower with DeepStack, 2x2 mergers, Qwen3 decoder with M-RoPE."""
+
+    vision: Qwen3VisionConfig
+    text: TextConfig
+    image_token_id: int
+    video_token_id: int
+    vision_start_token_id: int
+    vision_end_token_id: int
+    pad_token_id: int
+    bos_token_id: int
+    eos_token_ids: tuple[int, ...]
+
+
+ModelConfig = LlavaNextConfig | Qwen3VLConfig
+
+
 def read_json(path: Path) -> dict:
     """Read a JSON object from `path`. Raises UserError naming the file."""
     try:
@@ -111,7 +164,7 @@ def read_json(path: Path) -> dict:
     return value
 
 
-def read_config(folder: str | Path) -> LlavaNextConfig:
+def read_config(folder: str | Path) -> ModelConfig:
     """Read the model configuration of a Hugging Face folder.
 
     Raises:
@@ -121,22 +174,34 @@ def read_config(folder: str | Path) -> LlavaNextConfig:
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a checkpoint folder, found none there")
     raw = read_json(folder / "config.json")
-    model_type = raw.get("model_type")
-    if model_type != "llava_next":
-        raise UserError(
-            f"{folder / 'config.json'}: expected model_type llava_next, got {model_type!r}"
-        )
     generation_path = folder / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
-    return llava_next_config(raw, generation)
+    return make_config(raw, generation, folder / "config.json")
+
+
+def make_config(
+    raw: dict, generation: dict | None = None, where: Path | str = "config.json"
+) -> ModelConfig:
+    """The configuration that the dictionaries of config.json and generation_config.json describe.
+
+    Raises:
+        UserError: an unsupported architecture, or a value that may not be left out is.
+    """
+    families = {"llava_next": llava_next_config, "qwen3_vl": qwen3_vl_config}
+    model_type = raw.get("model_type")
+    if model_type not in families:
+        raise UserError(f"{where}: expected model_type {' or '.join(families)}, got {model_type!r}")
+    try:
+        return families[model_type](raw, generation)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    except KeyError as error:
+        raise UserError(f"{where}: expected {error} in it, found none") from None
 
 
 def llava_next_config(raw: dict, generation: dict | None = None) -> LlavaNextConfig:
     """Build the configuration from the dictionaries of config.json and generation_config.json."""
     text_raw = _LLAMA_DEFAULTS | _present(raw.get("text_config"))
-    # v5 obeys only the top-level flag (models.md 1.3); the nested one counts where it is absent.
-    tied = raw.get("tie_word_embeddings")
-    tied = bool(text_raw.get("tie_word_embeddings", False) if tied is None else tied)
     vision = raw.get("vision_config")
     vision_raw = _LLAVA_TOWER if vision is None else _CLIP_DEFAULTS | _present(vision)
     layers = raw.get("vision_feature_layer", -2)
@@ -148,7 +213,7 @@ def llava_next_config(raw: dict, generation: dict | None = None) -> LlavaNextCon
     )  # fmt: skip
     return LlavaNextConfig(
         vision=_vision_config(vision_raw),
-        text=_text_config(text_raw, tied),
+        text=_text_config(text_raw, _is_tied(raw, text_raw), "llama", theta=10000.0),
         image_token_id=image_token,
         pad_token_id=ids.get("pad_token_id", text_raw.get("pad_token_id", 0)) or 0,
         bos_token_id=ids.get("bos_token_id", text_raw.get("bos_token_id", 1)),
@@ -158,6 +223,37 @@ def llava_next_config(raw: dict, generation: dict | None = None) -> LlavaNextCon
         projector_activation=raw.get("projector_hidden_act", "gelu"),
         pinpoints=tuple((int(h), int(w)) for h, w in pinpoints),
     )
+
+
+def qwen3_vl_config(raw: dict, generation: dict | None = None) -> Qwen3VLConfig:
+    """Build the configuration from the dictionaries of config.json and generation_config.json.
+
+    Nothing has a default: those of transformers' classes are another model's (models.md 1.2).
+    """
+    text, ids = raw["text_config"], _present(raw) | _present(generation)
+    eos = ids.get("eos_token_id", text.get("eos_token_id"))
+    if eos is None:
+        raise KeyError("eos_token_id")
+    end = ids.get("pad_token_id", text.get("pad_token_id", text.get("bos_token_id")))
+    pad = end if end is not None else (eos[-1] if isinstance(eos, list) else eos)
+    return Qwen3VLConfig(
+        vision=_qwen3_vision_config(raw["vision_config"]),
+        text=_text_config(text, _is_tied(raw, text), "qwen3_vl_text"),
+        image_token_id=raw["image_token_id"],
+        video_token_id=raw["video_token_id"],
+        vision_start_token_id=raw["vision_start_token_id"],
+        vision_end_token_id=raw["vision_end_token_id"],
+        pad_token_id=pad,
+        bos_token_id=ids.get("bos_token_id", text.get("bos_token_id", pad)),
+        eos_token_ids=tuple(eos) if isinstance(eos, list) else (eos,),
+    )
+
+
+def _is_tied(raw: dict, text: dict) -> bool:
+    """transformers 5 obeys only the top-level flag (models.md 1.3); the nested one counts where it
+    is absent."""
+    tied = raw.get("tie_word_embeddings")
+    return bool(text.get("tie_word_embeddings", False) if tied is None else tied)
 
 
 def _present(values: dict | None) -> dict:
@@ -178,17 +274,39 @@ def _vision_config(raw: dict) -> VisionConfig:
     )
 
 
-def _text_config(raw: dict, tied: bool) -> TextConfig:
-    if raw.get("model_type", "llama") != "llama":
-        raise UserError(f"text_config: expected model_type llama, got {raw['model_type']!r}")
-    for flag in ("attention_bias", "mlp_bias"):
+def _qwen3_vision_config(raw: dict) -> Qwen3VisionConfig:
+    return Qwen3VisionConfig(
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_layers=raw["depth"],
+        num_heads=raw["num_heads"],
+        patch_size=raw["patch_size"],
+        temporal_patch_size=raw["temporal_patch_size"],
+        merge_size=raw["spatial_merge_size"],
+        num_positions=raw["num_position_embeddings"],
+        out_hidden_size=raw["out_hidden_size"],
+        deepstack_layers=tuple(raw["deepstack_visual_indexes"]),
+        activation=raw["hidden_act"],
+    )
+
+
+def _text_config(raw: dict, tied: bool, model_type: str, theta: float | None = None) -> TextConfig:
+    """A decoder of `model_type`; without `theta` the frequencies' base must be in `raw`."""
+    if raw.get("model_type", model_type) != model_type:
+        raise UserError(f"text_config: expected model_type {model_type}, got {raw['model_type']!r}")
+    for flag in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if raw.get(flag):
             raise UserError(f"text_config: {flag}=true is not supported")
+    # Hub files say rope_theta beside rope_scaling; transformers 5 folds both into rope_parameters.
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type != "default":
+    if rope_type not in ("default", "mrope"):
         raise UserError(f"text_config: expected rope type default, got {rope_type!r}")
+    theta = rope.get("rope_theta", raw.get("rope_theta", theta))
+    if theta is None:
+        raise UserError("text_config: expected rope_theta, found none")
     heads = raw["num_attention_heads"]
+    head_dim = raw.get("head_dim", raw["hidden_size"] // heads)
     return TextConfig(
         vocab_size=raw["vocab_size"],
         hidden_size=raw["hidden_size"],
@@ -196,9 +314,23 @@ def _text_config(raw: dict, tied: bool) -> TextConfig:
         num_layers=raw["num_hidden_layers"],
         num_heads=heads,
         num_kv_heads=raw.get("num_key_value_heads", heads),
-        head_dim=raw.get("head_dim", raw["hidden_size"] // heads),
+        head_dim=head_dim,
         rms_norm_eps=raw["rms_norm_eps"],
-        rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
+        rope_theta=float(theta),
         max_positions=raw["max_position_embeddings"],
         tie_embeddings=tied,
+        qk_norm=model_type == "qwen3_vl_text",
+        mrope_section=_mrope_section(rope, head_dim) if model_type == "qwen3_vl_text" else (),
     )
+
+
+def _mrope_section(rope: dict, head_dim: int) -> tuple[int, ...]:
+    section = tuple(rope["mrope_section"])
+    if len(section) != 3 or sum(section) != head_dim // 2:
+        raise UserError(
+            f"text_config: expected mrope_section of 3 numbers with sum {head_dim // 2}, "
+            f"got {list(section)}"
+        )
+    if not rope.get("mrope_interleaved", True):
+        raise UserError("text_config: expected mrope_interleaved true, got false")
+    return section
