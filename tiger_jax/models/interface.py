@@ -1,10 +1,14 @@
 """The one face that every model family shows to decoding and training.
 
 N: tiles, R: visual rows, B: batch, S, L: length of a prompt or context, T: new tokens, C: cache
-rows, M: branches, U: rows of a branch, D: width, F: width of the tapped hidden states,
-V: vocabulary.
+rows, M: branches, U: rows of a branch, D: width, W: width of a visual row, F: width of the tapped
+hidden states, V: vocabulary, A: axes of a position.
 
 All methods are pure functions of their arguments. `params` is the plain nested dict of the family.
+
+Positions are one number a token, or one for each of the family's axes; a token of a text may always
+have one. Embedded tokens are D wide, or as wide as a visual row: then what stands behind the
+embedding is added after the decoder's first layers, and `widen` makes text of the same width.
 """
 
 import dataclasses
@@ -15,19 +19,28 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig
+from tiger_jax.models.frames import Frames
+from tiger_jax.models.layers import widen
 from tiger_jax.models.llava_next import LlavaNext
+from tiger_jax.models.qwen3_vl import Qwen3VL
 from tiger_jax.ops.kv_cache import Context, KVCache
-from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, ParamRule, constrain
+from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, QWEN3_VL_RULES, ParamRule, constrain
 
 Params = dict
+Tiles = Float[Array, "N S S 3"] | Frames
+FAMILIES = {
+    LlavaNextConfig: (LlavaNext, LLAVA_NEXT_RULES),
+    Qwen3VLConfig: (Qwen3VL, QWEN3_VL_RULES),
+}
+"""What a configuration stands for: its module and where its parameters live on a mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VisionLanguageModel:
     """A model family bound to a configuration and a compute dtype."""
 
-    config: LlavaNextConfig
+    config: ModelConfig
     module: nn.Module
 
     @property
@@ -38,7 +51,17 @@ class VisionLanguageModel:
     @property
     def rules(self) -> tuple[ParamRule, ...]:
         """Where its parameters live on a mesh."""
-        return LLAVA_NEXT_RULES
+        return FAMILIES[type(self.config)][1]
+
+    @property
+    def tower_rules(self) -> tuple[ParamRule, ...]:
+        """Those of its vision tower alone."""
+        return tuple(rule for rule in self.rules if rule.pattern.startswith("vision_tower/"))
+
+    @property
+    def row_width(self) -> int:
+        """W: numbers of a visual row."""
+        return self.module.row_width
 
     def unrolled(self) -> "VisionLanguageModel":
         """The model for passes without a gradient."""
@@ -68,33 +91,34 @@ class VisionLanguageModel:
         cache = KVCache.zeros(text.num_layers, shape, self.dtype)
         return jax.tree.map(lambda rows: constrain(rows, "batch", "kv_heads", None, None), cache)
 
-    def vision_features(
-        self, params: Params, tiles: Float[Array, "N S S 3"]
-    ) -> Float[Array, "N r E"]:
-        """Rows of the vision tower before they are projected."""
+    def vision_features(self, params: Params, tiles: Tiles) -> Float[Array, "N r E"]:
+        """Rows of the vision tower before they are projected, one a visual token."""
         return self._apply(params, tiles, method="vision_features")
 
-    def vision_saliency(
-        self, params: Params, tiles: Float[Array, "N S S 3"]
-    ) -> Float[Array, "N r"]:
-        """How much the tower's class token looks at each of the rows of `vision_features`: in the
-        layer that made them, mean over heads."""
+    def vision_saliency(self, params: Params, tiles: Tiles) -> Float[Array, "N r"]:
+        """How much the tower looks at each of the rows of `vision_features`, in the layer that made
+        them, mean over heads: its class token, or all rows of the frame where it has none."""
         return self._apply(params, tiles, method="vision_saliency")
 
-    def encode_images(self, params: Params, tiles: Float[Array, "N S S 3"]) -> Float[Array, "R D"]:
-        """The flat table of visual rows that `embed` picks from; its last row is the newline."""
+    def encode_images(self, params: Params, tiles: Tiles) -> Float[Array, "R W"]:
+        """The flat table of visual rows that `embed` picks from, tile by tile; a family with a
+        newline has it in the last row."""
         return self._apply(params, tiles, method="encode_images")
 
     def embed(
         self, params: Params, tokens: Int[Array, "B S"],
-        image_rows: Int[Array, "B S"] | None = None, table: Float[Array, "R D"] | None = None,
-    ) -> Float[Array, "B S D"]:  # fmt: skip
+        image_rows: Int[Array, "B S"] | None = None, table: Float[Array, "R W"] | None = None,
+    ) -> Float[Array, "B S X"]:  # fmt: skip
         """Embeddings of a prompt: image_rows >= 0 names a row of `table`, -1 keeps the token."""
         return self._apply(params, tokens, image_rows, table, method="embed")
 
+    def widen(self, words: Float[Array, "*B D"]) -> Float[Array, "*B W"]:
+        """Embedded text with the width of a visual row: nothing is added to it later."""
+        return widen(words, self.row_width)
+
     def prefill(
-        self, params: Params, x: Float[Array, "B S D"], cache: KVCache,
-        taps: tuple[int, ...] = (), positions: Int[Array, "B S"] | None = None,
+        self, params: Params, x: Float[Array, "B S W"], cache: KVCache,
+        taps: tuple[int, ...] = (), positions: Int[Array, "B S *A"] | None = None,
     ) -> tuple[Float[Array, "B S D"], KVCache, Float[Array, "B S F"]]:  # fmt: skip
         """Run right-padded prompts, at positions 0 .. S - 1 unless told, into an empty cache.
 
@@ -107,7 +131,7 @@ class VisionLanguageModel:
         return self._text(params, "prefill", x, positions, cache, taps)
 
     def extend(
-        self, params: Params, tokens: Int[Array, "B T"], positions: Int[Array, "B T"],
+        self, params: Params, tokens: Int[Array, "B T"], positions: Int[Array, "B T *A"],
         cache: KVCache, starts: Int[Array, "B"], mask: Bool[Array, "B T C"],
         taps: tuple[int, ...] = (),
     ) -> tuple[Float[Array, "B T D"], KVCache, Float[Array, "B T F"]]:  # fmt: skip
@@ -119,7 +143,7 @@ class VisionLanguageModel:
         return self.extend_embedded(params, x, positions, cache, starts, mask, taps)
 
     def extend_embedded(
-        self, params: Params, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
+        self, params: Params, x: Float[Array, "B T W"], positions: Int[Array, "B T *A"],
         cache: KVCache, starts: Int[Array, "B"], mask: Bool[Array, "B T C"],
         taps: tuple[int, ...] = (),
     ) -> tuple[Float[Array, "B T D"], KVCache, Float[Array, "B T F"]]:  # fmt: skip
@@ -127,7 +151,7 @@ class VisionLanguageModel:
         return self._text(params, "extend", x, positions, cache, starts, mask, taps)
 
     def context(
-        self, params: Params, x: Float[Array, "B L D"], positions: Int[Array, "B L"],
+        self, params: Params, x: Float[Array, "B L W"], positions: Int[Array, "B L *A"],
         mask: Bool[Array, "#B L L"], taps: tuple[int, ...] = (),
     ) -> tuple[Float[Array, "B L D"], Context, Float[Array, "B L F"]]:  # fmt: skip
         """Training pass of a text that others continue: hidden states, keys and values, and the
@@ -135,7 +159,7 @@ class VisionLanguageModel:
         return self._text(params, "context", x, positions, mask, taps)
 
     def branch(
-        self, params: Params, x: Float[Array, "B M T D"], positions: Int[Array, "B M T"],
+        self, params: Params, x: Float[Array, "B M T W"], positions: Int[Array, "B M T *A"],
         context: Context, context_mask: Bool[Array, "B M #T S"],
         own_mask: Bool[Array, "#B #M T U"], own: Context | None = None,
         start: Int[Array, ""] | int = 0, taps: tuple[int, ...] = (),
@@ -150,7 +174,7 @@ class VisionLanguageModel:
         )
 
     def attention_weights(
-        self, params: Params, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
+        self, params: Params, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T *A"],
         keys: Float[Array, "B K C d"], mask: Bool[Array, "B T C"],
     ) -> Float[Array, "B T C"]:  # fmt: skip
         """How much T tokens look at the cached keys of one layer, mean over heads, float32.
@@ -175,7 +199,7 @@ class VisionLanguageModel:
 
 
 def build_model(
-    config: LlavaNextConfig, dtype: DTypeLike = jnp.float32, remat: bool = False
+    config: ModelConfig, dtype: DTypeLike = jnp.float32, remat: bool = False
 ) -> VisionLanguageModel:
     """The model of a configuration.
 
@@ -183,4 +207,5 @@ def build_model(
         dtype: of activations and caches.
         remat: `context` and `branch` loop over stacked layers and keep no activations inside them.
     """
-    return VisionLanguageModel(config, LlavaNext(config=config, dtype=dtype, remat=remat))
+    module, _ = FAMILIES[type(config)]
+    return VisionLanguageModel(config, module(config=config, dtype=dtype, remat=remat))

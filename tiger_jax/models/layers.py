@@ -104,6 +104,11 @@ class Embedding(nn.Module):
         return jnp.take(table, jnp.stack([ids, ids]), axis=0, mode="clip")[0]
 
 
+def widen(x: Float[Array, "*B D"], width: int) -> Float[Array, "*B W"]:
+    """Zeros behind every vector, up to `width` numbers."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
+
+
 def _as_row(vector: Array, like: Array) -> Array:
     """Shape a [D] vector for a product with [..., D]; ranks are never promoted silently."""
     return vector.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))

@@ -51,6 +51,11 @@ class LlavaNext(nn.Module):
         self.projector = Projector(cfg, self.dtype)
         self.language_model = TextDecoder(cfg.text, self.dtype, self.remat)
 
+    @property
+    def row_width(self) -> int:
+        """Width of a visual row: an embedding and nothing behind it."""
+        return self.config.text.hidden_size
+
     def vision_features(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "N r F"]:
         """Tower rows before the projector, the class token dropped unless the strategy is full."""
         states = self.vision_tower(tiles, self.config.feature_layers)

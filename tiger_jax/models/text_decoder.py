@@ -1,7 +1,12 @@
-"""The Llama decoder, with one way through it for each use: prefill, cached extension, training.
+"""The decoder of Llama and Qwen3, with one way through it for each use: prefill, cached extension,
+training.
 
 B: batch, T: tokens, C: cache rows, L, S: tokens of a context, M: branches, U: rows of a branch,
-H: query heads, K: key/value heads, d: head dim, D: width, V: vocabulary.
+H: query heads, K: key/value heads, d: head dim, D: width, W: width of what enters, V: vocabulary,
+A: axes of a position (ops/rotary.py).
+
+What enters is D wide, or wider by a multiple of D: then the first D numbers are the embedding, and
+the n-th D behind them are added to the output of layer n (DeepStack, arXiv 2406.04334).
 
 Decoding unrolls the layers in Python with one cache array each: scanning them would copy every
 layer's weights, and the caches, in each step. Training at real size scans them and computes each
@@ -52,6 +57,9 @@ class Attention(nn.Module):
         self.key = Dense(cfg.num_kv_heads * cfg.head_dim, dtype=self.dtype)
         self.value = Dense(cfg.num_kv_heads * cfg.head_dim, dtype=self.dtype)
         self.out = Dense(cfg.hidden_size, dtype=self.dtype)
+        if cfg.qk_norm:
+            self.query_norm = RMSNorm(cfg.rms_norm_eps)
+            self.key_norm = RMSNorm(cfg.rms_norm_eps)
 
     def project(
         self, x: Float[Array, "B T D"], rope: Rope
@@ -61,9 +69,10 @@ class Attention(nn.Module):
         def heads(y: Array) -> Array:
             return y.reshape(*y.shape[:2], -1, self.config.head_dim)
 
-        queries = rotary.rotate(heads(self.query(x)), *rope)
-        keys = rotary.rotate(heads(self.key(x)), *rope)
-        return queries, keys, heads(self.value(x))
+        queries, keys = heads(self.query(x)), heads(self.key(x))
+        if self.config.qk_norm:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        return rotary.rotate(queries, *rope), rotary.rotate(keys, *rope), heads(self.value(x))
 
 
 class GatedMLP(nn.Module):
@@ -122,7 +131,7 @@ class TextDecoder(nn.Module):
             self.lm_head = Dense(cfg.vocab_size, dtype=self.dtype)
 
     def prefill(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], cache: KVCache,
+        self, x: Float[Array, "B T W"], positions: Int[Array, "B T *A"], cache: KVCache,
         taps: tuple[int, ...] = (),
     ) -> tuple[Float[Array, "B T D"], KVCache, Float[Array, "B T F"]]:  # fmt: skip
         """Run fresh prompts and write their keys and values into rows 0 .. T - 1 of the cache.
@@ -138,7 +147,7 @@ class TextDecoder(nn.Module):
         return hidden, KVCache(*stored), tapped
 
     def extend(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], cache: KVCache,
+        self, x: Float[Array, "B T W"], positions: Int[Array, "B T *A"], cache: KVCache,
         starts: Int[Array, "B"], mask: Bool[Array, "B T C"], taps: tuple[int, ...] = (),
     ) -> tuple[Float[Array, "B T D"], KVCache, Float[Array, "B T F"]]:  # fmt: skip
         """Run T more tokens of each sequence, stored at cache rows starts[b] .. starts[b] + T - 1.
@@ -155,8 +164,8 @@ class TextDecoder(nn.Module):
         return hidden, KVCache(*stored), tapped
 
     def context(
-        self, x: Float[Array, "B L D"], positions: Int[Array, "B L"], mask: Bool[Array, "#B L L"],
-        taps: tuple[int, ...] = (),
+        self, x: Float[Array, "B L W"], positions: Int[Array, "B L *A"],
+        mask: Bool[Array, "#B L L"], taps: tuple[int, ...] = (),
     ) -> tuple[Float[Array, "B L D"], Context, Float[Array, "B L F"]]:  # fmt: skip
         """Training pass of a text that others continue: hidden states, keys and values, and the
         hidden states at `taps`.
@@ -173,7 +182,7 @@ class TextDecoder(nn.Module):
         return hidden, Context(*stored), tapped
 
     def branch(
-        self, x: Float[Array, "B M T D"], positions: Int[Array, "B M T"], context: Context,
+        self, x: Float[Array, "B M T W"], positions: Int[Array, "B M T *A"], context: Context,
         context_mask: Bool[Array, "B M #T S"], own_mask: Bool[Array, "#B #M T U"],
         own: Context | None = None, start: Int[Array, ""] | int = 0, taps: tuple[int, ...] = (),
     ) -> tuple[
@@ -205,7 +214,7 @@ class TextDecoder(nn.Module):
         return hidden, Context(*stored), look, tapped
 
     def attention_weights(
-        self, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T"],
+        self, layer: int, x: Float[Array, "B T D"], positions: Int[Array, "B T *A"],
         keys: Float[Array, "B K C d"], mask: Bool[Array, "B T C"],
     ) -> Float[Array, "B T C"]:  # fmt: skip
         """How much a few tokens look at the cached keys of one layer, mean over heads; x are their
@@ -223,12 +232,14 @@ class TextDecoder(nn.Module):
         axes = ("batch", *[None] * (hidden.ndim - 2), "vocab")
         return constrain(hidden.astype(jnp.float32), *axes)
 
-    def _rope(self, positions: Int[Array, "B T"]) -> Rope:
+    def _rope(self, positions: Int[Array, "B T *A"]) -> Rope:
         cfg = self.config
-        return rotary.rotary_tables(positions, cfg.head_dim, cfg.rope_theta, self.dtype)
+        return rotary.rotary_tables(
+            positions, cfg.head_dim, cfg.rope_theta, self.dtype, cfg.mrope_section
+        )
 
     def _run_flat(
-        self, x: Float[Array, "*B D"], positions: Int[Array, "*B"], attention: Attend,
+        self, x: Float[Array, "*B W"], positions: Int[Array, "..."], attention: Attend,
         taps: tuple[int, ...], columns: Columns = (),
     ) -> tuple[Array, Columns, Array]:  # fmt: skip
         """`_run` with all tokens in one row; `attention` brings them back into their own shape."""
@@ -239,31 +250,35 @@ class TextDecoder(nn.Module):
 
         row = constrain(x.reshape(1, -1, x.shape[-1]), None, "batch", None)
         run = self._scan if self.remat and not self.is_initializing() else self._run
-        hidden, left, tapped = run(row, positions.reshape(1, -1), flat, taps, columns)
+        axes = positions.shape[x.ndim - 1 :]
+        hidden, left, tapped = run(row, positions.reshape(1, -1, *axes), flat, taps, columns)
         hidden, tapped = (
             states.reshape(*x.shape[:-1], states.shape[-1]) for states in (hidden, tapped)
         )
         return hidden, left, tapped
 
     def _run(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], attention: Attend,
+        self, x: Float[Array, "B T W"], positions: Int[Array, "B T *A"], attention: Attend,
         taps: tuple[int, ...], columns: Columns = (),
     ) -> tuple[Float[Array, "B T D"], Columns, Float[Array, "B T F"]]:  # fmt: skip
         """All layers and the final norm; `taps` are hidden-state indices, 0 being the
         embeddings.
         """
         rope = self._rope(positions)
+        x, deep = self._split(x)
         states, left = [x], []
         for index, layer in enumerate(self.layers):
             has = (column[index] for column in columns)
             mixed, leaves = attention(*layer.project(x, rope), *has)
             x = layer.finish(x, mixed)
+            if index < len(deep):
+                x = x + deep[index]
             states.append(x)
             left.append(leaves)
         return self.final_norm(x), tuple(zip(*left, strict=True)), _tapped(states, taps)
 
     def _scan(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], attention: Attend,
+        self, x: Float[Array, "B T W"], positions: Int[Array, "B T *A"], attention: Attend,
         taps: tuple[int, ...], columns: Columns = (),
     ) -> tuple[Float[Array, "B T D"], Columns, Float[Array, "B T F"]]:  # fmt: skip
         """`_run` as one loop; what the layers leave comes stacked.
@@ -276,18 +291,29 @@ class TextDecoder(nn.Module):
         weights = [self.variables["params"][f"layers_{i}"] for i in range(self.config.num_layers)]
         stacked = jax.tree.map(lambda *parts: jnp.stack([self._cast(w) for w in parts]), *weights)
         columns = tuple(jnp.stack(c) if isinstance(c, tuple) else c for c in columns)
+        x, deep = self._split(x)
+        deep = deep[: self.config.num_layers]
 
         @partial(jax.checkpoint, prevent_cse=False)
         def step(x: Array, inputs: tuple) -> tuple[Array, tuple]:
-            weights, has = inputs
+            weights, has, index = inputs
             bound = layer.bind({"params": weights})
             mixed, leaves = attention(*bound.project(x, rope), *has)
             after = constrain(bound.finish(x, mixed), None, "batch", None)
+            if deep:
+                branches = [lambda part=part: after + part for part in deep]
+                after = lax.switch(index, [*branches, lambda: after])  # clamps behind the last
             return after, (leaves, x if taps else ())
 
-        last, (left, before) = lax.scan(step, x, (stacked, columns))
+        order = jnp.arange(self.config.num_layers)
+        last, (left, before) = lax.scan(step, x, (stacked, columns, order))
         states = [*before, last] if taps else [last]
         return self.final_norm(last), left, _tapped(states, taps)
+
+    def _split(self, x: Float[Array, "B T W"]) -> tuple[Array, list[Array]]:
+        """The embedding, and what is added after each of the first layers."""
+        x, *deep = jnp.split(x, x.shape[-1] // self.config.hidden_size, axis=-1)
+        return x, deep
 
     def _cast(self, weight: Array) -> Array:
         return weight.astype(self.dtype)

@@ -1,15 +1,17 @@
-"""Attention over a key/value cache, over a fresh prompt, with a free mask, and of branches.
+"""Attention over a key/value cache, a fresh prompt, padded rows, with a free mask, of branches.
 
 B: batch, T: queries, C: cache rows, S: keys, H: query heads, K: key/value heads, G = H/K, d: head
 dim, M: branches, U: own keys of a branch.
 """
 
+import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 BLOCK = 512
 """Queries whose scores exist at once."""
@@ -82,6 +84,63 @@ def attend_causal(
         mask = jnp.broadcast_to(mask[None], (queries.shape[0], *mask.shape))
         outputs.append(attend(queries[:, start:end], keys[:, :, :end], values[:, :, :end], mask))
     return jnp.concatenate(outputs, axis=1)
+
+
+def attend_padded(
+    queries: Float[Array, "B T H d"], keys: Float[Array, "B S H d"],
+    values: Float[Array, "B S H d"], counts: Int[Array, "B"], *, block: int = BLOCK,
+) -> Float[Array, "B T Hd"]:  # fmt: skip
+    """Attention in both directions to the first counts[b] keys.
+
+    A loop over blocks of queries, each computed anew in the backward pass: a picture of 65,536
+    patches has [T, S] scores that no memory holds.
+    """
+    columns, contents = keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2)
+
+    def some(rows: Array) -> Array:
+        weights = _padded_weights(rows, columns, counts)
+        return (weights.astype(contents.dtype) @ contents).swapaxes(1, 2)
+
+    mixed = _over_queries(some, block, queries)
+    return mixed.reshape(*queries.shape[:2], -1)
+
+
+def attention_received(
+    queries: Float[Array, "B S H d"], keys: Float[Array, "B S H d"], counts: Int[Array, "B"], *,
+    block: int = BLOCK,
+) -> Float[Array, "B S"]:  # fmt: skip
+    """How much the first counts[b] rows look at each of themselves, by the weights of
+    `attend_padded`: mean over rows and heads, float32."""
+    columns = keys.transpose(0, 2, 3, 1)
+    real = jnp.arange(keys.shape[1])[None] < counts[:, None]
+
+    def some(rows: Array, asks: Array) -> Array:
+        weights = _padded_weights(rows, columns, counts).mean(axis=1)
+        return jnp.where(asks[..., None], weights, 0.0).sum(axis=1, keepdims=True)
+
+    parts = _over_queries(some, block, queries, real)
+    return parts.sum(axis=1) / jnp.maximum(counts, 1)[:, None]
+
+
+def _padded_weights(
+    rows: Float[Array, "B T H d"], columns: Float[Array, "B H d S"], counts: Int[Array, "B"]
+) -> Float[Array, "B H T S"]:  # fmt: skip
+    """Softmax weights on the first counts[b] keys."""
+    real = (jnp.arange(columns.shape[-1])[None] < counts[:, None])[:, None, None]
+    scores = _scores(rows.swapaxes(1, 2), columns) * rows.shape[-1] ** -0.5
+    return jax.nn.softmax(jnp.where(real, scores, _MASKED), axis=-1)
+
+
+def _over_queries(some: Callable[..., Array], block: int, *rows: Array) -> Array:
+    """`some` of [B, T, ..] arrays, `block` of the T at a time; what it gives is put together."""
+    length = rows[0].shape[1]
+    if length <= block:
+        return some(*rows)
+    block = math.gcd(length, block)
+    parts = (x.reshape(x.shape[0], -1, block, *x.shape[2:]).swapaxes(0, 1) for x in rows)
+    done = lax.map(lambda some_rows: jax.checkpoint(some)(*some_rows), tuple(parts))
+    done = done.swapaxes(0, 1)
+    return done.reshape(done.shape[0], -1, *done.shape[3:])
 
 
 def attend_dense(

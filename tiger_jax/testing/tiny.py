@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from tiger_jax.models.config import LlavaNextConfig, TextConfig, VisionConfig
+from tiger_jax.models.config import (
+    LlavaNextConfig,
+    Qwen3VisionConfig,
+    Qwen3VLConfig,
+    TextConfig,
+    VisionConfig,
+)
 from tiger_jax.models.interface import Params, VisionLanguageModel, build_model
 
 
@@ -36,9 +42,38 @@ def tiny_config(
     )  # fmt: skip
 
 
-def tiny_model(seed: int = 0, **sizes) -> tuple[VisionLanguageModel, Params]:
+def tiny_qwen3_vl_config(
+    *, vocab: int = 97, hidden: int = 32, layers: int = 3, kv_heads: int = 2, tied: bool = False,
+    head_dim: int = 16, deepstack: tuple[int, ...] = (0, 2),
+) -> Qwen3VLConfig:  # fmt: skip
+    """A Qwen3-VL with patches of 2 pixels; the last six ids are special. Queries are wider than
+    the decoder, and frequencies low enough for near positions to differ."""
+    vision = Qwen3VisionConfig(
+        hidden_size=24, intermediate_size=40, num_layers=3, num_heads=2, patch_size=2,
+        temporal_patch_size=2, merge_size=2, num_positions=36, out_hidden_size=hidden,
+        deepstack_layers=deepstack, activation="gelu_pytorch_tanh",
+    )  # fmt: skip
+    text = TextConfig(
+        vocab_size=vocab, hidden_size=hidden, intermediate_size=2 * hidden, num_layers=layers,
+        num_heads=4, num_kv_heads=kv_heads, head_dim=head_dim, rms_norm_eps=1e-6,
+        rope_theta=100.0, max_positions=512, tie_embeddings=tied, qk_norm=True,
+        mrope_section=(head_dim // 2 - 2 * (head_dim // 6), head_dim // 6, head_dim // 6),
+    )  # fmt: skip
+    return Qwen3VLConfig(
+        vision=vision, text=text, image_token_id=vocab - 1, video_token_id=vocab - 2,
+        vision_start_token_id=vocab - 3, vision_end_token_id=vocab - 4, pad_token_id=vocab - 5,
+        bos_token_id=vocab - 5, eos_token_ids=(2,),
+    )  # fmt: skip
+
+
+FAMILIES = {"llava_next": tiny_config, "qwen3_vl": tiny_qwen3_vl_config}
+
+
+def tiny_model(
+    seed: int = 0, family: str = "llava_next", **sizes
+) -> tuple[VisionLanguageModel, Params]:
     """A tiny model and lively random parameters."""
-    model = build_model(tiny_config(**sizes))
+    model = build_model(FAMILIES[family](**sizes))
     return model, lively_params(model, seed)
 
 
