@@ -18,15 +18,14 @@ from configs import kd, presets
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of an alignment run; `arg` is the name of a pair."""
     config = kd.get_config(arg)
-    name = arg or presets.EMBEDDED
-    suffix = "" if name == presets.EMBEDDED else f"_{name}"
+    name = arg or presets.EMBEDDED[0]
     with config.unlocked():
         del config.online_teacher
         config.update({
             "objective": "align",
             "keep_best": "A",
-            "init_from": f"runs/kd{suffix}",  # the KD checkpoint; also q_ref
-            "run_dir": f"runs/grpo{suffix}",
+            "init_from": presets.run_name("kd", name),  # the KD checkpoint; also q_ref
+            "run_dir": presets.run_name("grpo", name),
             "align": {  # training.align_step.AlignSettings
                 "objective": "grpo",  # or grpo_exact, expected_acceptance
                 # The rest, and prefixes, count only for grpo and grpo_exact.
@@ -42,7 +41,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
             "accumulate": 2,
             "learning_rate": 1e-5,
         })  # fmt: skip
-    if name == presets.EMBEDDED:
+    if name in presets.EMBEDDED:
         config.update({
             "steps": 300, "batch": 24, "accumulate": 1, "learning_rate": 5e-4, "prefixes": 4,
             "evaluate_every": 150,

@@ -33,7 +33,7 @@ from configs import kd, presets
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of a head's training; `arg` is the name of a pair, whose verifier counts."""
-    name = arg or presets.EMBEDDED
+    name = arg or presets.EMBEDDED[0]
     config = kd.get_config(arg)
     with config.unlocked():
         # The verifier's states go into the head's step, so both have one mesh.
@@ -73,7 +73,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         })  # fmt: skip
         config.draft_length = config_dict.placeholder(int)  # steps that a head is unrolled
         config.run_dir = config_dict.placeholder(str)  # runs/heads/METHOD
-    if name == presets.EMBEDDED:
+    if name in presets.EMBEDDED:
         config.update({
             "steps": 1200, "batch": 24, "learning_rate": 3e-3, "warmup": 50,
             "evaluate_every": 600,

@@ -17,7 +17,7 @@ from configs import presets
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of a distillation run; `arg` is the name of a pair."""
-    name = arg or presets.EMBEDDED
+    name = arg or presets.EMBEDDED[0]
     pair = presets.pair(name)
     config = ml_collections.ConfigDict({
         "objective": "distill",
@@ -32,6 +32,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         # What is learnt from: scenes, JSON Lines files ({"images": [..], "prompt": ..}), or both.
         "scenes": 0,
         "hard_share": 0.0,  # scenes with clutter behind the items
+        "clip_share": 0.0,  # of the scenes: short videos instead of pictures
         "examples": (),
         "filter": {  # of these files: data.filters.PromptFilter
             "enabled": True, "min_words": 5, "max_words": 60, "drop_yes_no": True,
@@ -80,15 +81,16 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "dry_run_search": False,  # True: also the largest micro-batch that fits
         "profile": "",  # "10:12" = a trace of these steps, in run_dir/profile
     })  # fmt: skip
-    if name == presets.EMBEDDED:
-        _fit_to_scenes(config)
+    if name in presets.EMBEDDED:
+        _fit_to_scenes(config, name)
     return config
 
 
-def _fit_to_scenes(config: ml_collections.ConfigDict) -> None:
-    """The embedded pair: scenes as data, sizes for two CPU cores."""
+def _fit_to_scenes(config: ml_collections.ConfigDict, name: str) -> None:
+    """An embedded pair: scenes as data, sizes for two CPU cores."""
     config.update({
-        "run_dir": "runs/kd", "remat": False, "max_length": 0, "teacher_batch": 64,
+        "run_dir": presets.run_name("kd", name), "clip_share": 0.5 * (name == "tiny_qwen3_vl"),
+        "cache_dir": presets.run_name("teacher", name), "remat": False, "max_length": 0, "teacher_batch": 64,
         "mesh": {"data": 1, "fsdp": -1, "tensor": 1},
         "verifier_mesh": {"data": 1, "fsdp": -1, "tensor": 1},
         "answer_mesh": {"data": -1, "fsdp": 1, "tensor": 1},

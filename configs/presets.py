@@ -7,20 +7,35 @@ from pathlib import Path
 
 ASSETS = Path(__file__).parents[1] / "tiger_jax" / "assets"
 
-EMBEDDED = "tiny_llava"
+EMBEDDED = ("tiny_llava", "tiny_qwen3_vl")
+"""The first one is the default."""
 PAIRS = {
-    EMBEDDED: {
-        "verifier": str(ASSETS / "tiny_llava" / "verifier"),
-        "drafter": str(ASSETS / "tiny_llava" / "drafter"),
+    **{
+        name: {role: str(ASSETS / name / role) for role in ("verifier", "drafter")}
+        for name in EMBEDDED
     },
     # Weights are not ours to give: name their folders with --config.verifier and --config.model.
     "llava_next": {"verifier": "llava-v1.6-vicuna-13b-hf", "drafter": "llava-v1.6-vicuna-7b-hf"},
+    "qwen3_vl": {"verifier": "Qwen3-VL-8B-Instruct", "drafter": "Qwen3-VL-4B-Instruct"},
 }
+
+
+def embedded(name: str | None) -> str:
+    """A pair that comes with the package, the default one without a name; ValueError."""
+    name = name or EMBEDDED[0]
+    if name not in EMBEDDED:
+        raise ValueError(f"pair: expected one of {', '.join(EMBEDDED)}, got {name!r}")
+    return name
+
+
+def run_name(stage: str, name: str) -> str:
+    """A run's folder; the default pair's has no name behind it."""
+    return f"runs/{stage}" if name == EMBEDDED[0] else f"runs/{stage}_{name}"
 
 
 def pair(name: str | None) -> dict[str, str]:
     """Folders of a pair; the embedded one by default. Raises ValueError for an unknown name."""
-    name = name or EMBEDDED
+    name = name or EMBEDDED[0]
     if name not in PAIRS:
         raise ValueError(f"pair: expected one of {', '.join(PAIRS)}, got {name!r}")
     return PAIRS[name]

@@ -4,6 +4,7 @@
     python -m tiger_jax.train --config configs/sft.py
     python -m tiger_jax.train --config configs/sft.py --config.role=drafter \\
         --config.run_dir=runs/drafter
+    python -m tiger_jax.train --config configs/sft.py:tiny_qwen3_vl      # pictures and clips
 
 The same command again goes on where the run stopped; --config.resume=False starts anew. The result
 is a Hugging Face folder, run_dir/export. Any field can be set on the command line, for example
@@ -12,23 +13,29 @@ is a Hugging Face folder, run_dir/export. Any field can be set on the command li
 
 import ml_collections
 
+from configs import presets
+
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of a supervised run; `arg` is not used."""
-    del arg
+    """All fields of a supervised run; `arg` is the name of an embedded pair."""
+    pair = presets.embedded(arg)
+    clips = pair == "tiny_qwen3_vl"
     return ml_collections.ConfigDict({
         "objective": "sft",
+        "pair": pair,
         "role": "verifier",  # or "drafter": which of the embedded pair
         "model": "",  # a Hugging Face folder with config and tokenizer; "" = the embedded pair's
-        "run_dir": "runs/verifier",
+        "run_dir": presets.run_name("verifier", pair),
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "init_from": "",  # run or Hugging Face folder to take all weights from; "" = random
-        "tower_from": "runs/tower",  # then the vision tower from this one; "" = keep
+        "tower_from": presets.run_name("tower", pair),  # then the vision tower from this one; "" = keep
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
         # What a picture is asked besides its own four: short questions are cheap, the picture is
         # not, and finding one thing among many is learnt last.
         "extra_questions": ("attribute", "attribute", "attribute", "count", "read"),
+        "clip_share": 0.5 if clips else 0.0,  # batches of clips among those of pictures
+        "extra_clip_questions": ("event", "event", "order", "state", "state"),
         "steps": 2000,
         "batch": 16,  # pictures a micro-batch, each with its nine questions
         "accumulate": 1,  # micro-batches an update

@@ -1,6 +1,7 @@
 """Pre-training of the embedded pair's vision tower on the contents of picture cells (3 minutes).
 
     python -m tiger_jax.train --config configs/tower.py
+    python -m tiger_jax.train --config configs/tower.py:tiny_qwen3_vl
 
 Its tower is what configs/sft.py starts from. Any field can be set on the command line, for example
 --config.steps=100 --config.run_dir=/tmp/tower.
@@ -8,15 +9,18 @@ Its tower is what configs/sft.py starts from. Any field can be set on the comman
 
 import ml_collections
 
+from configs import presets
+
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of a tower run; `arg` is not used."""
-    del arg
+    """All fields of a tower run; `arg` is the name of an embedded pair."""
+    pair = presets.embedded(arg)
     return ml_collections.ConfigDict({
         "objective": "tower",
+        "pair": pair,
         "role": "verifier",  # both roles have the same tower
         "model": "",  # a Hugging Face folder with the sizes; "" = the embedded pair's
-        "run_dir": "runs/tower",
+        "run_dir": presets.run_name("tower", pair),
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "init_from": "",

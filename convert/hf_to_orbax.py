@@ -3,9 +3,9 @@
     python convert/hf_to_orbax.py llava-v1.6-vicuna-7b-hf llava-7b-orbax
     python convert/hf_to_orbax.py llava-v1.6-vicuna-7b llava-7b-orbax --dtype bfloat16
 
-Reads every layout of LLaVA-NeXT weights, the original liuhaotian one included; a drafter's router
-comes along. Weights stream through the host, a quarter of the largest source file at a time, and
-touch no accelerator. Faulty input ends with one line on stderr and exit code 2.
+Reads Qwen3-VL, and every layout of LLaVA-NeXT weights, the original liuhaotian one included; a
+drafter's router comes along. Weights stream through the host, a quarter of the largest source file
+at a time, and touch no accelerator. Faulty input ends with one line on stderr and exit code 2.
 """
 
 import argparse

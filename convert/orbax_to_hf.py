@@ -27,7 +27,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--layout",
         choices=("A", "C", "D", "E", "original"),
         default="A",
-        help="spelling of the weights' names: A as in llava-hf (default), original as liuhaotian's",
+        help="spelling of the weights' names: A as on the hub (default; Qwen3-VL has no other), "
+        "original as liuhaotian's",
     )
     parser.add_argument(
         "--max-shard-gb", type=float, default=5.0, help="size limit of one file (default: 5)"

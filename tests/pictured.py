@@ -5,9 +5,9 @@ import numpy as np
 
 from tiger_jax.data.batches import PromptInputs, batch_prompts
 from tiger_jax.data.visual_stream import batch_streams
-from tiger_jax.decoding.drafters.protocol import PromptArrays
+from tiger_jax.decoding.drafters import protocol
 from tiger_jax.models.image_geometry import NEWLINE, image_token_places, image_token_rows
-from tiger_jax.routing.bank import BankLayout, Stream
+from tiger_jax.routing.bank import Stream, make_stream
 
 SIZES = ((28, 28), (28, 56), (56, 28), (56, 56))
 
@@ -40,6 +40,8 @@ def pictured_prompt(config, pictures, text=(3, 4, 5, 6, 7), seed=0):
         tiles=rng.normal(size=(sum(counts), side, side, 3)).astype(np.float32),
         places=np.concatenate(places).astype(np.float32),
         image_ids=np.concatenate(image_ids).astype(np.int32),
+        positions=np.arange(sum(map(len, tokens)), dtype=np.int32),
+        tile_rows=per_tile,
     )
 
 
@@ -56,20 +58,9 @@ def prompt_arrays(config, prompts, pooled_tokens=1, query="visual", tile_bucket=
     """What the programs read, streams included."""
     batch = batch_prompts(prompts, config, seq_bucket=width, tile_bucket=tile_bucket)
     stream = batch_streams(prompts, config, pooled_tokens, query, tile_bucket)
-    return PromptArrays(
-        tokens=jnp.asarray(batch.tokens), lengths=jnp.asarray(batch.lengths),
-        image_rows=jnp.asarray(batch.image_rows) if len(batch.tiles) else None,
-        tiles=jnp.asarray(batch.tiles) if len(batch.tiles) else None,
-        stream=device_stream(stream),
-    )  # fmt: skip
+    return protocol.prompt_arrays(batch, jnp.float32, device_stream(stream))
 
 
 def device_stream(stream) -> Stream:
     """A StreamBatch as the programs see it."""
-    names = ("rows", "positions", "images", "regions")
-    layout = {name: jnp.asarray(getattr(stream, f"bank_{name}")) for name in names}
-    return Stream(
-        tokens=jnp.asarray(stream.tokens), lengths=jnp.asarray(stream.lengths),
-        positions=jnp.asarray(stream.positions), visual=jnp.asarray(stream.visual),
-        bank=BankLayout(**layout, region_sizes=jnp.asarray(stream.region_sizes)),
-    )  # fmt: skip
+    return make_stream({name: jnp.asarray(value) for name, value in stream._asdict().items()})

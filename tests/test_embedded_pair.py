@@ -8,7 +8,7 @@ import pytest
 from tiger_jax.data.batches import batch_prompts, make_prompt
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
-from tiger_jax.decoding.drafters.protocol import PromptArrays
+from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.decoding.engine import Options
 from tiger_jax.pipeline import ASSETS, HEADS, TINY_LLAVA, Pipeline, embedded_drafter
 
@@ -43,10 +43,7 @@ def prompts(pipeline, scenes):
 def arrays(pipeline, prompts):
     """One shape for all batches of a size, so that a draft length compiles once."""
     batch = batch_prompts(prompts, pipeline.config, seq_bucket=384, tile_bucket=8)
-    return PromptArrays(
-        *(jnp.asarray(x) for x in (batch.tokens, batch.lengths, batch.image_rows, batch.tiles)),
-        stream=pipeline.arrays(prompts).stream,
-    )
+    return prompt_arrays(batch, jnp.float32, pipeline.arrays(prompts).stream)
 
 
 def answers(pipeline, prompts, batch_size):

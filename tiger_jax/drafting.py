@@ -27,7 +27,7 @@ from tiger_jax.draft_samples import accepted_texts
 from tiger_jax.errors import UserError
 from tiger_jax.frozen_verifier import FrozenVerifier
 from tiger_jax.models.interface import VisionLanguageModel
-from tiger_jax.objectives import Objective, scene_source
+from tiger_jax.objectives import Objective, scene_sources
 from tiger_jax.routing.router import LOOK_ONCE, RouterConfig
 from tiger_jax.sharding import processes
 from tiger_jax.teacher import Teacher
@@ -83,7 +83,7 @@ class Lessons:
             ),
             sources=sources,
             held_out=(
-                *((scene_source(config, held_out=True),) if config.held_out_scenes else ()),
+                *(source for source, _ in scene_sources(config, held_out=True)),
                 *_read_files(config, config.held_out_examples),
             ),
             teacher_batch=config.teacher_batch,
@@ -347,7 +347,7 @@ def read_sources(config: Any) -> tuple[Records, ...]:
     Raises:
         UserError: a file that cannot be read, or nothing to learn from.
     """
-    sources = [scene_source(config, held_out=False)] if config.scenes else []
+    sources = [source for source, _ in scene_sources(config, held_out=False)]
     sources += _read_files(config, config.examples)
     if not sources:
         raise UserError("scenes, examples: expected something to learn from, got nothing")

@@ -16,9 +16,8 @@ from tiger_jax.data.feature_cache import FeatureCache, FeatureRecord
 from tiger_jax.data.packing import pack_texts
 from tiger_jax.data.teacher_cache import TeacherCache, TeacherRecord
 from tiger_jax.decoding.engine import Engine
-from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.block_layout import Prefixes, TextRows
 from tiger_jax.training.head_features import Features, FeatureSettings, verifier_features
-from tiger_jax.training.teacher_pass import PrefixArrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,16 +60,16 @@ class FeatureTeacher:
         longest = round_width(max(len(prefix.tokens) for prefix in prefixes))
         tiles = round_tiles(sum(len(prefix.tiles) for prefix in prefixes), len(prefixes))
         batch = batch_prompts(prefixes, self.engine.model.config, longest, tiles)
-        rows = batch.image_rows
-        prefix = PrefixArrays(batch.tokens, rows, batch.lengths, batch.tiles, rows >= 0)
-        text = TextRows(packed.tokens, packed.segments, batch.lengths[:, None] + packed.offsets)
-        found = jax.device_get(self.engine.over_batch(self._pass, (prefix, text)))
+        shared = Prefixes(**batch._asdict())
+        starts = np.array([prefix.next_position for prefix in prefixes])
+        text = TextRows(packed.tokens, packed.segments, starts[:, None] + packed.offsets)
+        found = jax.device_get(self.engine.over_batch(self._pass, (shared, text)))
         return [
             _record(found, b, batch.image_rows[b], len(prefixes[b].tokens), packed.segments[b])
             for b in range(len(examples))
         ]
 
-    def _pass(self, texts: tuple[PrefixArrays, TextRows]) -> Features:
+    def _pass(self, texts: tuple[Prefixes, TextRows]) -> Features:
         return verifier_features(self.engine.model, self.settings, self.engine.params, *texts)
 
 

@@ -82,11 +82,11 @@ def abstract_batch(config: Any, head: HeadConfig) -> HeadBatch:
     def floats(*shape: int) -> Shape:
         return Shape((size, *shape), jnp.float32)
 
-    bank = BankLayout(ints(VISUAL), ints(VISUAL), ints(VISUAL), ints(VISUAL), floats(1))
+    bank = BankLayout(*[ints(VISUAL)] * 5, floats(1))
     draft = DraftBatch(
         tiles=Shape((0, 1, 1, 3), jnp.float32), prefix_tokens=ints(prefix),
-        prefix_image_rows=ints(prefix), prefix_lengths=ints(),
-        stream=Stream(ints(prefix), ints(), ints(prefix), ints(prefix), bank),
+        prefix_image_rows=ints(prefix), prefix_lengths=ints(), prefix_positions=ints(prefix),
+        stream=Stream(ints(prefix), ints(), *[ints(prefix)] * 3, bank),
         tokens=ints(length), segments=ints(length), positions=ints(length), anchors=ints(blocks),
         block_lengths=ints(blocks), block_tokens=ints(blocks, steps),
         block_logprobs=floats(blocks, steps), law_ids=ints(blocks, steps, laws),

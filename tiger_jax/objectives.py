@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tiger_jax.data import mixtures, scene_drawing, scene_language, scenes
+from tiger_jax.data import clip_language, mixtures, scene_language, scenes
 from tiger_jax.data.processor import Processor
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import VisionLanguageModel
@@ -79,7 +79,7 @@ def sft_objective(config, model: VisionLanguageModel, folder: Path) -> Objective
 
 def tower_objective(config, model: VisionLanguageModel, folder: Path) -> Objective:
     """Contents of picture cells; the vision tower alone, the rest of the export is random."""
-    cells = model.config.vision.image_size // scene_drawing.CELL
+    cells = mixtures.SceneSource.grid[0]
 
     def init_params(key: jax.Array) -> Any:
         classes = {"content": scenes.NUM_CONTENT_CLASSES, "color": scenes.NUM_COLOR_CLASSES}
@@ -91,7 +91,7 @@ def tower_objective(config, model: VisionLanguageModel, folder: Path) -> Objecti
         run_folder.export_params(whole, folder, target)
 
     return Objective(
-        init_params=init_params, rules=tower_step.TOWER_RULES,
+        init_params=init_params, rules=(*model.tower_rules, *tower_step.HEAD_RULES),
         loss=tower_step.make_tower_loss(model, cells), stream=_scene_stream(config, folder),
         to_batch=lambda batch: tower_step.CellBatch(**batch._asdict()), export=export,
         unit="cells", unit_metric="loss",
@@ -100,20 +100,32 @@ def tower_objective(config, model: VisionLanguageModel, folder: Path) -> Objecti
 
 def check_scenes(config) -> None:
     """UserError for the first field of a scene config that no run can have."""
-    unknown = set(config.get("extra_questions", ())) - set(scene_language.KINDS)
-    if unknown:
-        kinds = ", ".join(scene_language.KINDS)
-        raise UserError(f"extra_questions: expected some of {kinds}, got {sorted(unknown)[0]!r}")
+    kinds = {
+        "extra_questions": scene_language.KINDS, "extra_clip_questions": clip_language.CLIP_KINDS
+    }  # fmt: skip
+    for name, known in kinds.items():
+        if unknown := set(config.get(name, ())) - set(known):
+            wanted = ", ".join(known)
+            raise UserError(f"{name}: expected some of {wanted}, got {sorted(unknown)[0]!r}")
+    if not 0 <= config.get("clip_share", 0.0) <= 1:
+        raise UserError(f"clip_share: expected 0..1, got {config.clip_share}")
 
 
-def scene_source(config, *, held_out: bool) -> mixtures.SceneSource:
-    """Training pictures, or those that no training sees."""
-    extra = () if held_out or config.objective == "tower" else config.get("extra_questions", ())
-    return mixtures.SceneSource(
-        num_scenes=config.held_out_scenes if held_out else config.scenes, seed=config.seed,
-        first_index=scenes.HELD_OUT if held_out else 0, hard_share=config.hard_share,
-        extra=tuple(extra),
-    )  # fmt: skip
+def scene_sources(config, *, held_out: bool) -> list[tuple[mixtures.SceneSource, float]]:
+    """Training pictures and clips with their shares, or those that no training sees."""
+    count = config.held_out_scenes if held_out else config.scenes
+    plain = held_out or config.objective == "tower"
+    found, clip_share = [], config.get("clip_share", 0.0)
+    for name, share in (("extra_questions", 1 - clip_share), ("extra_clip_questions", clip_share)):
+        source = mixtures.SceneSource(
+            num_scenes=round(count * share), seed=config.seed,
+            first_index=scenes.HELD_OUT if held_out else 0, hard_share=config.hard_share,
+            extra=() if plain else tuple(config.get(name, ())),
+            clips=name == "extra_clip_questions",
+        )  # fmt: skip
+        if len(source):
+            found.append((source, share))
+    return found
 
 
 def _scene_stream(config, folder: Path) -> Callable[[bool], Any]:
@@ -121,7 +133,7 @@ def _scene_stream(config, folder: Path) -> Callable[[bool], Any]:
 
     def stream(held_out: bool) -> Any:
         return mixtures.scene_batches(
-            processor, scene_source(config, held_out=held_out), config.batch, config.objective,
+            processor, scene_sources(config, held_out=held_out), config.batch, config.objective,
             shuffle_seed=None if held_out else config.seed, num_epochs=1 if held_out else None,
             num_workers=0 if held_out else config.workers,
         )  # fmt: skip

@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from tiger_jax.data import images as image_files
 from tiger_jax.data.batches import (
     SEQ_BUCKETS,
     TILE_BUCKETS,
@@ -21,19 +20,20 @@ from tiger_jax.data.batches import (
     make_prompt,
     round_up,
 )
+from tiger_jax.data.examples import USUAL_SAMPLING, VideoSampling, load_pictures
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.records import Request
 from tiger_jax.data.visual_stream import batch_streams
 from tiger_jax.decoding.drafters.medusa import MedusaDrafter
-from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
+from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays, prompt_arrays
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
 from tiger_jax.errors import UserError
 from tiger_jax.head_loading import fit_tree, load_head
-from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.config import ModelConfig
 from tiger_jax.models.interface import Params, build_model
 from tiger_jax.routing.bank import Stream, make_stream
 from tiger_jax.routing.router import LEARNED, SELECTORS, RouterConfig
@@ -73,11 +73,13 @@ class Answer:
 class Pipeline:
     """A pair of checkpoints with the verifier's processor."""
 
-    config: LlavaNextConfig
+    config: ModelConfig
     processor: Processor
     engine: Engine
     kind: str | None = None
     """Method of the drafter: vlm, or that of a head; None without one."""
+    video: VideoSampling = USUAL_SAMPLING
+    """Which pictures of a request's videos are read."""
 
     @classmethod
     def load(
@@ -179,10 +181,12 @@ class Pipeline:
             request.prompt.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UserError(f"prompt: expected valid Unicode text ({error.reason})") from None
-        pictures = [image_files.load_image(path) for path in request.images]
-        text = build_prompt(self.processor, request.prompt, len(pictures))
+        images, videos = load_pictures(request, self.video)
+        text = build_prompt(self.processor, request.prompt, len(images), len(videos))
         limit = min(self.config.text.max_positions, SEQ_BUCKETS[-1])
-        inputs = make_prompt(self.processor, self.config, text, pictures, max_length=limit)
+        inputs = make_prompt(
+            self.processor, self.config, text, images, max_length=limit, videos=videos
+        )
         given = {
             field.name: getattr(request, field.name)
             for field in dataclasses.fields(Options)
@@ -193,23 +197,11 @@ class Pipeline:
     def arrays(self, inputs: Sequence[PromptInputs], batch_size: int | None = None) -> PromptArrays:
         """Bucketed arrays of some prompts; missing rows are filled with one padding token."""
         batch_size = batch_size or len(inputs)
-        filler = PromptInputs(
-            tokens=np.full(1, self.config.pad_token_id, np.int32),
-            image_rows=np.full(1, -1, np.int32),
-            tiles=inputs[0].tiles[:0],
-            places=np.full((1, 2), -1, np.float32),
-            image_ids=np.full(1, -1, np.int32),
-        )
+        nothing = inputs[0].cut(0)._replace(tiles=inputs[0].tiles[:0])
+        filler = nothing.followed_by(np.full(1, self.config.pad_token_id, np.int32))
         rows = [*inputs, *[filler] * (batch_size - len(inputs))]
         batch = batch_prompts(rows, self.config)
-        pictured = len(batch.tiles) > 0
-        return PromptArrays(
-            tokens=jnp.asarray(batch.tokens),
-            lengths=jnp.asarray(batch.lengths),
-            image_rows=jnp.asarray(batch.image_rows) if pictured else None,
-            tiles=jnp.asarray(batch.tiles, self.engine.model.dtype) if pictured else None,
-            stream=self._stream(rows),
-        )
+        return prompt_arrays(batch, self.engine.model.dtype, self._stream(rows))
 
     def _stream(self, rows: Sequence[PromptInputs]) -> Stream | None:
         """The prompts as a drafter with a stream reads them; None if there is no such drafter."""
@@ -230,7 +222,7 @@ class Pipeline:
 
 
 def read_weights(
-    folder: str | Path, config: LlavaNextConfig, dtype: DTypeLike, mesh: Mesh | None
+    folder: str | Path, config: ModelConfig, dtype: DTypeLike, mesh: Mesh | None
 ) -> Params:
     """Weights of a folder, straight into their places on a mesh. Raises UserError."""
     model, shardings = build_model(config), None
@@ -301,7 +293,7 @@ def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[int]
 
 
 def check_pair(
-    verifier: LlavaNextConfig, drafter: LlavaNextConfig, processor: Processor, other: Processor
+    verifier: ModelConfig, drafter: ModelConfig, processor: Processor, other: Processor
 ) -> None:
     """UserError unless the two models read the same tokens and cut pictures into the same rows."""
     if processor.vocab_limit != other.vocab_limit or (
@@ -311,16 +303,16 @@ def check_pair(
             "drafter: expected the verifier's vocabulary "
             f"({processor.vocab_limit} tokens), got another one ({other.vocab_limit} tokens)"
         )
-    facts = (
-        ("vocabulary rows", lambda c: c.text.vocab_size),
-        ("<image> id", lambda c: c.image_token_id),
-        ("stop ids", lambda c: c.eos_token_ids),
-        ("tile size", lambda c: c.vision.image_size),
-        ("visual rows a tile", lambda c: c.rows_per_tile),
-        ("image_grid_pinpoints", lambda c: c.pinpoints),
+    if type(verifier) is not type(drafter):
+        names = (type(config).__name__.removesuffix("Config") for config in (verifier, drafter))
+        raise UserError("drafter: expected a {} model as the verifier is, got {}".format(*names))
+    needed, found = (
+        {"vocabulary rows": config.text.vocab_size, "stop ids": config.eos_token_ids}
+        | config.picture_facts
+        for config in (verifier, drafter)
     )
-    for name, fact in facts:
-        if fact(verifier) != fact(drafter):
+    for name, value in needed.items():
+        if value != found[name]:
             raise UserError(
-                f"drafter: expected {name} {fact(verifier)} as in the verifier, got {fact(drafter)}"
+                f"drafter: expected {name} {value} as in the verifier, got {found[name]}"
             )

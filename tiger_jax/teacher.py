@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -20,10 +19,10 @@ from tiger_jax.data.batches import PromptInputs, batch_prompts, round_tiles, rou
 from tiger_jax.data.draft_examples import DraftExample
 from tiger_jax.data.packing import pack_texts
 from tiger_jax.data.teacher_cache import TeacherCache, TeacherRecord
-from tiger_jax.decoding.drafters.protocol import PromptArrays
+from tiger_jax.decoding.drafters.protocol import PromptArrays, prompt_arrays
 from tiger_jax.decoding.engine import Engine, Options
-from tiger_jax.training.block_layout import TextRows
-from tiger_jax.training.teacher_pass import PrefixArrays, Said, TeacherSettings, teacher_pass
+from tiger_jax.training.block_layout import Prefixes, TextRows
+from tiger_jax.training.teacher_pass import Said, TeacherSettings, teacher_pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +83,7 @@ class Teacher:
         rows = list(prompts) + [prompts[-1]] * (self.decode_batch - len(prompts))
         longest = round_width(max(len(row.tokens) for row in rows))
         batch = batch_prompts(rows, self.engine.model.config, longest, _tiles(rows))
-        pictured = len(batch.tiles) > 0
-        return PromptArrays(
-            tokens=jnp.asarray(batch.tokens), lengths=jnp.asarray(batch.lengths),
-            image_rows=jnp.asarray(batch.image_rows) if pictured else None,
-            tiles=jnp.asarray(batch.tiles, self.engine.model.dtype) if pictured else None,
-        )  # fmt: skip
+        return prompt_arrays(batch, self.engine.model.dtype)
 
     def _read(self, examples: Sequence[DraftExample], responses) -> list[TeacherRecord]:
         """One packed pass over some examples: laws and attention of every response token."""
@@ -102,11 +96,11 @@ class Teacher:
         prefixes = [e.prefix for e in examples] + [examples[-1].prefix] * filled
         longest = round_width(max(len(prefix.tokens) for prefix in prefixes))
         batch = batch_prompts(prefixes, self.engine.model.config, longest, _tiles(prefixes))
-        prefix = PrefixArrays(
-            batch.tokens, batch.image_rows, batch.lengths, batch.tiles, batch.image_rows >= 0
+        starts = np.array([prefix.next_position for prefix in prefixes])
+        rows = TextRows(packed.tokens, packed.segments, starts[:, None] + packed.offsets)
+        said = jax.device_get(
+            self.engine.over_batch(self._pass, (Prefixes(**batch._asdict()), rows))
         )
-        rows = TextRows(packed.tokens, packed.segments, batch.lengths[:, None] + packed.offsets)
-        said = jax.device_get(self.engine.over_batch(self._pass, (prefix, rows)))
         records = []
         for b, (example, answers) in enumerate(zip(examples, responses, strict=True)):
             places = [packed.responses(b, n) for n in range(len(answers))]
@@ -114,7 +108,7 @@ class Teacher:
             records.append(_record(example, answers, np.concatenate(places), part))
         return records
 
-    def _pass(self, texts: tuple[PrefixArrays, TextRows]) -> Said:
+    def _pass(self, texts: tuple[Prefixes, TextRows]) -> Said:
         return teacher_pass(self.engine.model, self.settings, self.engine.params, *texts)
 
 

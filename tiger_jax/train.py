@@ -86,7 +86,7 @@ def train(config: ml_collections.ConfigDict) -> int:
     model_folder = config.model or folder / run_folder.MODEL
     if not config.model:
         if processes.is_main():
-            scene_folder.write_tiny_folder(model_folder, config.role)
+            scene_folder.write_tiny_folder(model_folder, config.role, config.pair)
         processes.barrier("model folder")
     dtype = objectives.DTYPES[config.compute_dtype]
     model = build_model(read_config(model_folder), dtype, config.get("remat", False))

@@ -11,7 +11,6 @@ from tiger_jax.data.examples import (
     Example,
     PreparedExample,
     PrepareExample,
-    answer_ids,
     read_examples,
 )
 from tiger_jax.data.json_lines import RecordError
@@ -87,7 +86,7 @@ def test_prepared_example_is_the_prompt_with_its_picture(processor, tmp_path):
     assert (prepared.prompt.image_ids == 0).sum() == 136
     assert processor.decode(prepared.response) == " It is grey."
     assert prepared.response[-1] == processor.config.eos_token_ids[0]
-    assert prepared.response.tolist() == answer_ids(processor, "It is grey.")
+    assert prepared.response.tolist() == processor.encode_answer("It is grey.")
     assert PrepareExample(processor)(example(path)).response is None
     placed = PrepareExample(processor)(example(path, prompt="Look: <image> What?"))
     assert processor.decode(placed.prompt.tokens).startswith("USER: Look:")

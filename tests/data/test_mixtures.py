@@ -70,7 +70,7 @@ def test_loss_is_on_answer_and_end_only(processor):
 
 
 def test_batch_shapes(processor):
-    batch = next(iter(scene_batches(processor, SceneSource(8), batch_size=3)))
+    batch = next(iter(scene_batches(processor, [(SceneSource(8), 1.0)], batch_size=3)))
     assert batch.prefix_tokens.shape == batch.prefix_image_rows.shape == (3, 140)
     assert batch.prefix_lengths.tolist() == [140] * 3
     assert batch.tiles.shape == (6, 112, 112, 3)
@@ -81,7 +81,7 @@ def test_batch_shapes(processor):
 
 def test_tower_batch(processor):
     source = SceneSource(4)
-    batch = next(iter(scene_batches(processor, source, 4, "tower", shuffle_seed=None)))
+    batch = next(iter(scene_batches(processor, [(source, 1.0)], 4, "tower", shuffle_seed=None)))
     assert batch.tiles.shape == (4, 112, 112, 3)
     for b in range(4):
         assert np.array_equal(batch.content[b], source[b].cell_content)
@@ -93,9 +93,10 @@ def test_tower_batch(processor):
 
 def test_each_scene_once_an_epoch_over_all_processes(processor):
     source = SceneSource(22)
-    everything = sorted(numbers(scene_batches(processor, source, 2, "tower", None, 1)))
+    everything = sorted(numbers(scene_batches(processor, [(source, 1.0)], 2, "tower", None, 1)))
     shards = [
-        numbers(scene_batches(processor, source, 1, "tower", 7, 1, shard=(i, 3))) for i in range(3)
+        numbers(scene_batches(processor, [(source, 1.0)], 1, "tower", 7, 1, shard=(i, 3)))
+        for i in range(3)
     ]
     assert [len(shard) for shard in shards] == [8, 7, 7]
     assert sorted(shards[0] + shards[1] + shards[2]) == everything
@@ -106,7 +107,7 @@ def test_order_follows_the_seed_and_changes_each_epoch(processor):
     source = SceneSource(8)
 
     def order(seed):
-        return numbers(scene_batches(processor, source, 4, "tower", seed, num_epochs=2))
+        return numbers(scene_batches(processor, [(source, 1.0)], 4, "tower", seed, num_epochs=2))
 
     assert order(1) == order(1) != order(2)
     first, second = order(1)[:8], order(1)[8:]
@@ -117,7 +118,7 @@ def test_order_follows_the_seed_and_changes_each_epoch(processor):
 @pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
 def test_resume_at_every_batch(processor, shard):
     """Over the end of an epoch too, through JSON as a checkpoint would keep it."""
-    stream = scene_batches(processor, SceneSource(6), 2, "tower", shard=shard)
+    stream = scene_batches(processor, [(SceneSource(6), 1.0)], 2, "tower", shard=shard)
     run, states, batches = iter(stream), [], []
     for _ in range(8):
         states.append(json.dumps(run.get_state()))
@@ -135,7 +136,7 @@ def test_too_long_branch_is_refused(processor):
 
 def test_shard_out_of_range(processor):
     with pytest.raises(ValueError, match="index below count"):
-        scene_batches(processor, SceneSource(4), 2, shard=(2, 2))
+        scene_batches(processor, [(SceneSource(4), 1.0)], 2, shard=(2, 2))
 
 
 @pytest.mark.slow
@@ -143,8 +144,8 @@ def test_shard_out_of_range(processor):
 def test_workers_lose_and_repeat_nothing(processor, workers):
     flags.FLAGS.mark_as_parsed()  # grain asks absl for its flags; entry points parse them
     source = SceneSource(12)
-    expected = sorted(numbers(scene_batches(processor, source, 2, "tower", 0, 1)))
-    stream = scene_batches(processor, source, 2, "tower", 0, 1, num_workers=workers)
+    expected = sorted(numbers(scene_batches(processor, [(source, 1.0)], 2, "tower", 0, 1)))
+    stream = scene_batches(processor, [(source, 1.0)], 2, "tower", 0, 1, num_workers=workers)
     run = iter(stream)
     first = next(run)
     state = run.get_state()

@@ -1,15 +1,36 @@
-"""Templates word by word, and the four ways in which images and placeholders can disagree."""
+"""Templates word by word, and the four ways in which pictures and placeholders can disagree."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
+from tests.qwen3_folder import TEMPLATE, write_qwen3_folder
 from tiger_jax.data.batches import make_prompt
-from tiger_jax.data.prompts import build_prompt, vicuna_prompt
+from tiger_jax.data.llava_next_processor import vicuna_prompt
+from tiger_jax.data.processor import Processor
+from tiger_jax.data.prompts import build_prompt
+from tiger_jax.data.videos import Video
 from tiger_jax.errors import UserError
 
 PICTURE = np.zeros((112, 112, 3), np.uint8)
+FILM = Video(np.zeros((4, 64, 64, 3), np.uint8), (0.0, 0.5, 1.0, 1.5))
+SHOWN = "<|vision_start|><|image_pad|><|vision_end|>"
+PLAYED = "<|vision_start|><|video_pad|><|vision_end|>"
+
+
+@pytest.fixture(scope="module", params=["template", "none"])
+def qwen(tmp_path_factory, request) -> Processor:
+    """With the published template, and with the family's own for a folder that has none."""
+    template = TEMPLATE if request.param == "template" else None
+    return Processor.from_folder(
+        write_qwen3_folder(tmp_path_factory.mktemp("qwen") / "tiny", template=template)
+    )
+
+
+def expand(processor, text, n_images=0, n_videos=0, **settings):
+    images, videos = [PICTURE] * n_images, [FILM] * n_videos
+    return make_prompt(processor, processor.config, text, images, videos=videos, **settings)
 
 
 def test_vicuna_prompt():
@@ -39,6 +60,12 @@ def test_finished_turn_of_the_template(processor):
     assert text == "USER: a ASSISTANT: b</s>"
 
 
+def test_template_that_fails(processor):
+    broken = dataclasses.replace(processor, chat_template="{{ messages[0].content + 'text' }}")
+    with pytest.raises(UserError, match="chat template: cannot be rendered"):
+        build_prompt(broken, "Hi?", 1)
+
+
 def test_literal_placeholder_says_where_the_image_goes(processor):
     text = build_prompt(processor, "Look: <image>\nHi?", 1)
     assert text == "USER: Look: <image>\nHi? ASSISTANT:"
@@ -46,18 +73,71 @@ def test_literal_placeholder_says_where_the_image_goes(processor):
     assert (prompt.tokens == processor.config.image_token_id).sum() == 136
 
 
+def test_llava_reads_no_video(processor):
+    with pytest.raises(UserError, match="reads no video"):
+        build_prompt(processor, "Hi?", 0, 1)
+    with pytest.raises(UserError, match="reads no video"):
+        processor.visual(FILM)
+    with pytest.raises(UserError, match="0 placeholders and 1 videos"):
+        expand(processor, "USER: Hi ASSISTANT:", n_videos=1)
+    assert build_prompt(processor, "What is <video>?") == "USER: What is <video>? ASSISTANT:"
+
+
 @pytest.mark.parametrize(
-    ("text", "n_images", "numbers"),
+    ("question", "n_images", "n_videos", "turn"),
     [
-        ("USER: <image>\nHi ASSISTANT:", 2, "1 placeholders and 2 images"),
-        ("USER: <image>\n<image>\nHi ASSISTANT:", 1, "2 placeholders and 1 images"),
-        ("USER: what is <image>? ASSISTANT:", 0, "1 placeholders and 0 images"),
-        ("USER: Hi ASSISTANT:", 1, "0 placeholders and 1 images"),
+        ("Hi?", 0, 0, "Hi?"),
+        ("Hi?", 2, 1, f"{SHOWN}{SHOWN}{PLAYED}Hi?"),
+        ("A <video> then\n<image>?", 1, 1, f"A {PLAYED} then\n{SHOWN}?"),
+        ("First <image>.", 1, 1, f"{PLAYED}First {SHOWN}."),
+        (f"Raw {SHOWN}?", 1, 0, f"Raw {SHOWN}?"),
+        ("<image><video><image>", 2, 1, f"{SHOWN}{PLAYED}{SHOWN}"),
     ],
 )
+def test_qwen_prompt(qwen, question, n_images, n_videos, turn):
+    text = build_prompt(qwen, question, n_images, n_videos)
+    assert text == f"<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"
+    prompt = expand(qwen, text, n_images, n_videos)
+    # 112 x 112 grows to 256 x 256: 64 tokens; the film has two frames of 2 x 2
+    assert (prompt.tokens == qwen.placeholder("image")).sum() == 64 * n_images
+    assert (prompt.tokens == qwen.placeholder("video")).sum() == 8 * n_videos
+    assert len(prompt.tiles) == n_images + 2 * n_videos
+    assert prompt.positions.shape == (len(prompt.tokens), 3)
+
+
+def test_pictures_of_a_mixed_prompt_stand_in_the_order_of_their_placeholders(qwen):
+    prompt = expand(qwen, build_prompt(qwen, "<video>a<image>b<video>", 1, 2), 1, 2)
+    counts = [16, 16, 256, 16, 16]  # patches
+    assert prompt.tiles.counts.tolist() == counts
+    seen = prompt.image_ids[prompt.image_ids >= 0]
+    assert seen.tolist() == [k for k in range(5) for _ in range(counts[k] // 4)]
+    rows = prompt.image_rows[prompt.image_rows >= 0]
+    assert (rows // prompt.tile_rows).tolist() == seen.tolist()
+    assert prompt.tile_rows == 64
+
+
+COUNTS = [
+    ("{0}Hi", 2, "1 placeholders and 2 {1}s"),
+    ("{0}{0}Hi", 1, "2 placeholders and 1 {1}s"),
+    ("what is {0}?", 0, "1 placeholders and 0 {1}s"),
+    ("Hi", 1, "0 placeholders and 1 {1}s"),
+]
+
+
+@pytest.mark.parametrize(("text", "n_images", "numbers"), COUNTS)
 def test_count_mismatch(processor, text, n_images, numbers):
-    with pytest.raises(UserError, match=numbers):
-        make_prompt(processor, processor.config, text, [PICTURE] * n_images)
+    with pytest.raises(UserError, match=numbers.format("", "image")):
+        expand(processor, f"USER: {text.format('<image>')} ASSISTANT:", n_images)
+
+
+@pytest.mark.parametrize(("text", "n", "numbers"), COUNTS)
+@pytest.mark.parametrize("kind", ["image", "video"])
+def test_count_mismatch_of_qwen(qwen, kind, text, n, numbers):
+    text = text.format({"image": SHOWN, "video": PLAYED}[kind])
+    with pytest.raises(UserError, match=numbers.format("", kind)):
+        expand(qwen, text, **{f"n_{kind}s": n})
+    with pytest.raises(UserError, match=f"<{kind}> placeholder for each {kind}"):
+        expand(qwen, build_prompt(qwen, f"What is <{kind}>?"))
 
 
 def test_nothing_is_truncated(processor):
@@ -66,6 +146,14 @@ def test_nothing_is_truncated(processor):
     make_prompt(processor, processor.config, text, [PICTURE], max_length=needed)
     with pytest.raises(UserError, match=rf"needs {needed} tokens \(136 of them for images\)"):
         make_prompt(processor, processor.config, text, [PICTURE], max_length=needed - 1)
+
+
+def test_nothing_of_qwen_is_truncated(qwen):
+    text = build_prompt(qwen, "Hi?", 1, 1)
+    needed = len(expand(qwen, text, 1, 1).tokens)
+    expand(qwen, text, 1, 1, max_length=needed)
+    with pytest.raises(UserError, match=rf"needs {needed} tokens \(72 of them for images\)"):
+        expand(qwen, text, 1, 1, max_length=needed - 1)
 
 
 def test_default_limit_is_the_models_positions(processor):

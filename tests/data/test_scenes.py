@@ -37,6 +37,11 @@ def test_same_seed_and_index_same_scene():
         assert other.items != first.items
 
 
+def test_the_picture_of_a_scene_is_its_image():
+    scene = make_scene(0, 1)
+    assert scene.picture is scene.image
+
+
 @pytest.mark.parametrize("grid", GRIDS)
 def test_shape_and_reading_order(grid):
     scene = make_scene(0, 5, grid=grid)

@@ -42,6 +42,8 @@ def prompt_of(*parts: int | tuple[int, int]) -> PromptInputs:
         tiles=np.zeros((tiles, 28, 28, 3), np.float32),
         places=np.concatenate(places).astype(np.float32),
         image_ids=np.concatenate(ids).astype(np.int32),
+        positions=np.arange(len(rows), dtype=np.int32),
+        tile_rows=4,
     )
 
 

@@ -125,14 +125,7 @@ def texts():
 
 def longer(prompt, tokens):
     """A prompt with more text behind it."""
-    size = len(tokens)
-    return PromptInputs(
-        tokens=np.concatenate([prompt.tokens, np.asarray(tokens, np.int32)]),
-        image_rows=np.pad(prompt.image_rows, (0, size), constant_values=-1),
-        tiles=prompt.tiles,
-        places=np.pad(prompt.places, ((0, size), (0, 0)), constant_values=-1),
-        image_ids=np.pad(prompt.image_ids, (0, size), constant_values=-1),
-    )
+    return prompt.followed_by(np.asarray(tokens, np.int32))
 
 
 def arrays(drafter, prompts, **sizes):
@@ -178,7 +171,8 @@ def start(drafter, prompt, sampling, params, capacity=CAPACITY):
 def context_of(state, sampling):
     return RoundContext(
         pending=state.pending, previous=state.previous, lengths=state.lengths,
-        active=state.active, sampling=sampling, drawable=limits().drawable,
+        rope_deltas=state.rope_deltas, active=state.active, sampling=sampling,
+        drawable=limits().drawable,
     )  # fmt: skip
 
 

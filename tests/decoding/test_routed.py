@@ -127,7 +127,8 @@ def test_a_round_is_the_whole_text_run_at_once(verifier, prompts):
     assert len({int(c) for c in state.counts}) > 1  # rows went different ways
     context = RoundContext(
         pending=state.pending, previous=state.previous, lengths=state.lengths,
-        active=state.active, sampling=sampling, drawable=limits.drawable,
+        rope_deltas=state.rope_deltas, active=state.active, sampling=sampling,
+        drawable=limits.drawable,
     )  # fmt: skip
     tree, after = jax.jit(drafter.propose, static_argnums=3)(params, state.drafter, context, GREEDY)
     run = jax.jit(model.context)
@@ -258,6 +259,7 @@ def test_the_route_depends_on_the_text(small):
         )
         context = RoundContext(
             pending=jnp.asarray([8, 8]), previous=jnp.asarray([6, 60]), lengths=prompt.lengths,
+            rope_deltas=prompt.rope_deltas,
             active=jnp.ones(2, bool), sampling=sampling_of(2), drawable=jnp.ones(97, bool),
         )  # fmt: skip
         routes[selector] = jax.jit(drafter.route)(small[1], state, context).indices
@@ -309,8 +311,9 @@ def table_round(selector):
     tokens = jnp.broadcast_to(jnp.eye(law.VOCAB)[None, 1:], (ROWS, 4, law.VOCAB))
     zeros = jnp.zeros((ROWS, 4), jnp.int32)
     layout = BankLayout(
-        rows=zeros, positions=zeros, images=zeros, regions=zeros, region_sizes=jnp.ones((ROWS, 1))
-    )
+        rows=zeros, sources=zeros, positions=zeros, images=zeros, regions=zeros,
+        region_sizes=jnp.ones((ROWS, 1)),
+    )  # fmt: skip
     state = law.empty_state(ROWS, 3)
     inner = RoutedState(
         cache=state.drafter, offsets=zeros[:, 0],

@@ -92,7 +92,7 @@ def empty_state(rows, room):
     zeros = jnp.zeros((rows,), jnp.int32)
     cache = KVCache.zeros(1, (rows, 1, 1, 1), jnp.float32)
     return DecodeState(
-        cache=cache, lengths=zeros + 1, pending=zeros + ROOT, previous=zeros,
+        cache=cache, lengths=zeros + 1, rope_deltas=zeros, pending=zeros + ROOT, previous=zeros,
         tokens=jnp.zeros((rows, room), jnp.int32), logprobs=jnp.zeros((rows, room)), counts=zeros,
         finish=zeros + int(Finish.RUNNING), rounds=zeros, drafted=zeros,
         accepted=jnp.zeros((rows, room), jnp.int32), drafter=cache,

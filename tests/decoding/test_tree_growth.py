@@ -35,7 +35,8 @@ def context_of(pending, active=None, vocab=16):
     pending = jnp.asarray(pending, jnp.int32)
     active = jnp.ones(pending.shape, bool) if active is None else jnp.asarray(active)
     return RoundContext(
-        pending=pending, previous=pending, lengths=pending + 3, active=active,
+        pending=pending, previous=pending, lengths=pending + 3,
+        rope_deltas=jnp.zeros_like(pending), active=active,
         sampling=sampling_of(pending.shape[0]), drawable=jnp.arange(vocab) < vocab,
     )  # fmt: skip
 

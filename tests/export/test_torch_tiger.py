@@ -103,7 +103,8 @@ def two_rounds(folder, prompt, said):
     for root, place in ((said[0], length), (said[-1], length + len(said) - 1)):
         context = RoundContext(
             pending=jnp.asarray([root]), previous=jnp.asarray([0]), lengths=jnp.asarray([place]),
-            active=jnp.asarray([True]), sampling=sampling_of(1), drawable=everything,
+            rope_deltas=jnp.zeros(1, jnp.int32), active=jnp.asarray([True]),
+            sampling=sampling_of(1), drawable=everything,
         )  # fmt: skip
         tokens, scores, state, logits = propose(drafter, params, state, context)
         routed = np.asarray(state.indices)[np.asarray(state.valid)]

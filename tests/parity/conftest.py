@@ -1,10 +1,11 @@
-"""Tiny random LLaVA-NeXT models in transformers and here, made once per session."""
+"""Tiny random models in transformers and here, made once per session."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
 from pairs import Pair, make_pair
+from qwen3_vl_pairs import WIDE_HEADS, Qwen3VLPair, make_qwen3_vl_pair
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,3 +20,16 @@ def _one_torch_thread() -> Iterator[None]:
 def pair(tmp_path_factory) -> Pair:
     """Grouped-query attention, feature layer -2, untied: what every test uses if not said else."""
     return make_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="session")
+def qwen3_vl(tmp_path_factory) -> Qwen3VLPair:
+    """Vision heads of 64, untied, as the 8B model's decoder is."""
+    return make_qwen3_vl_pair(tmp_path_factory.mktemp("qwen3_vl"))
+
+
+@pytest.fixture(scope="session")
+def qwen3_vl_wide(tmp_path_factory) -> Qwen3VLPair:
+    """Vision heads of 72, tied, transformers' eager attention."""
+    folder = tmp_path_factory.mktemp("qwen3_vl_wide")
+    return make_qwen3_vl_pair(folder, WIDE_HEADS, tied=True, attention="eager")

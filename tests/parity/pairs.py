@@ -29,6 +29,7 @@ transformers.logging.disable_progress_bar()
 
 PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
 IMAGE_TOKEN = 300  # the first id behind the words; 301..319 are filler rows
+TABLES = ("embed_tokens", "position_embedding", "pos_embed")
 WORDS = ["<unk>", "<s>", "</s>", "<pad>", "USER:", "ASSISTANT:"]
 VISION = {
     "model_type": "clip_vision_model",
@@ -100,17 +101,18 @@ def make_lively(reference: torch.nn.Module) -> None:
     """Matrices normal / sqrt(fan in), scales 1 + 0.1 normal, biases 0.1 normal, embeddings 0.5.
 
     Two exceptions. Patch rows are halved: at unit variance an epsilon of 1e-6 in place of 1e-5 in
-    CLIP's norms would stay below the gate. The decoder's queries and keys are doubled: attention
-    that averages over everything hides wrong masks, and makes greedy decoding repeat one token.
+    CLIP's norms would stay below the gate. The decoder's queries and keys are doubled, and half
+    as large again where they have norms: attention that averages over everything hides wrong masks,
+    and makes greedy decoding repeat one token.
     """
     generator = torch.Generator().manual_seed(1)
     for name, weight in reference.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
         if "norm" in name and name.endswith("weight"):
-            weight.copy_(1 + 0.1 * noise)
+            weight.copy_((1 + 0.1 * noise) * _gain(name))
         elif name.endswith("bias"):
             weight.copy_(0.1 * noise)
-        elif weight.ndim < 2 or "embed_tokens" in name or "position_embedding" in name:
+        elif weight.ndim < 2 or any(table in name for table in TABLES):
             weight.copy_(0.5 * noise)
         else:
             fan_in = weight[0].numel()
@@ -121,7 +123,8 @@ def _gain(name: str) -> float:
     if "patch_embedding" in name:
         return 0.5
     in_decoder = "language_model" in name and name.endswith(("q_proj.weight", "k_proj.weight"))
-    return 2.0 if in_decoder else 1.0
+    in_norm = name.endswith(("q_norm.weight", "k_norm.weight"))
+    return 2.0 if in_decoder else 1.5 if in_norm else 1.0
 
 
 def make_reference_processor() -> transformers.LlavaNextProcessor:

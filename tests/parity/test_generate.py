@@ -13,7 +13,7 @@ from pairs import Pair, picture, prompt_text
 from stages import make_prompts, reference_inputs
 
 from tiger_jax.data.batches import batch_prompts
-from tiger_jax.decoding.drafters.protocol import PromptArrays
+from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.decoding.engine import Engine, Options
 from tiger_jax.models.interface import build_model
 
@@ -47,11 +47,7 @@ def decode(pair: Pair, cases, eos: tuple[int, ...]):
     prompts = make_prompts(pair, cases)
     some = any(len(prompt.tiles) for prompt in prompts)
     batch = batch_prompts(prompts, config, seq_bucket=256, tile_bucket=32 if some else 0)
-    prompt = PromptArrays(
-        tokens=jnp.asarray(batch.tokens), lengths=jnp.asarray(batch.lengths),
-        image_rows=jnp.asarray(batch.image_rows) if some else None,
-        tiles=jnp.asarray(batch.tiles) if some else None,
-    )  # fmt: skip
+    prompt = prompt_arrays(batch, jnp.float32)
     return engine.run(prompt, [Options(max_new_tokens=NEW)] * len(cases)).outputs
 
 

@@ -15,6 +15,7 @@ from tiger_jax.testing.tiny import tiny_config
 TABLE = jnp.asarray([[1.0, 0.0], [3.0, 0.0], [0.0, 8.0], [7.0, 7.0]])
 LAYOUT = BankLayout(
     rows=jnp.asarray([[0, 1, 2, -1], [3, -1, -1, -1]]),
+    sources=jnp.asarray([[2, 3, 4, 0], [1, 0, 0, 0]]),
     positions=jnp.asarray([[2, 3, 4, 0], [1, 0, 0, 0]]),
     images=jnp.asarray([[0, 0, 1, -1], [0, -1, -1, -1]]),
     regions=jnp.asarray([[0, 0, 1, -1], [1, -1, -1, -1]]),
@@ -28,6 +29,10 @@ class Words(VisionLanguageModel):
 
     config: object = None
     module: object = None
+
+    @property
+    def row_width(self):
+        return 2
 
     def embed(self, params, tokens, image_rows=None, table=None):
         return jnp.stack([tokens, tokens], axis=-1) * 100.0
@@ -48,7 +53,7 @@ def test_regions_are_means():
 def stream_of(visual):
     tokens = jnp.arange(1, 7).reshape(2, 3)
     return Stream(
-        tokens=tokens, lengths=jnp.asarray([3, 2]), positions=tokens,
+        tokens=tokens, lengths=jnp.asarray([3, 2]), sources=tokens, positions=tokens,
         visual=jnp.asarray(visual), bank=LAYOUT,
     )  # fmt: skip
 

@@ -22,7 +22,8 @@ from tiger_jax.routing.router import (
 
 TOKENS = jnp.asarray([[[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [9.0, 9.0]]])
 LAYOUT = BankLayout(
-    rows=jnp.asarray([[0, 1, 2, -1]]), positions=jnp.asarray([[5, 6, 7, 0]]),
+    rows=jnp.asarray([[0, 1, 2, -1]]), sources=jnp.asarray([[5, 6, 7, 0]]),
+    positions=jnp.asarray([[5, 6, 7, 0]]),
     images=jnp.asarray([[0, 0, 0, -1]]), regions=jnp.asarray([[0, 0, 0, -1]]),
     region_sizes=jnp.asarray([[3.0]]),
 )  # fmt: skip
@@ -69,6 +70,7 @@ def test_random_scores_do_not_depend_on_the_bucket():
     for size in (64, 128):
         bank = Bank(
             tokens=jnp.zeros((1, size, 2)), keys=jnp.zeros((1, size, 2)),
+            sources=jnp.zeros((1, size), jnp.int32),
             positions=jnp.zeros((1, size), jnp.int32), valid=jnp.ones((1, size), bool),
         )  # fmt: skip
         scores.append(route_scores(RouterConfig("random"), None, jnp.zeros((1, 1, 2)), bank, keys))
@@ -104,7 +106,8 @@ def test_fewer_tokens_than_k(k):
 def test_gates(gate, values):
     """Routed tokens 0 and 2 with scores 0 and 1, and the gradient of their sum."""
     bank = make_bank(None, jnp.ones((1, 3, 1)), BankLayout(
-        rows=jnp.asarray([[0, 1, 2]]), positions=jnp.asarray([[5, 6, 7]]),
+        rows=jnp.asarray([[0, 1, 2]]), sources=jnp.asarray([[5, 6, 7]]),
+        positions=jnp.asarray([[5, 6, 7]]),
         images=jnp.zeros((1, 3), jnp.int32), regions=jnp.zeros((1, 3), jnp.int32),
         region_sizes=jnp.asarray([[3.0]]),
     ))  # fmt: skip
@@ -164,7 +167,7 @@ def test_looks_by_hand():
     }
     tokens = jnp.zeros((1, 3, 4)).at[0, 1, 0].set(jnp.log(3.0)).at[0, 2].set(50.0)
     rows = jnp.asarray([[0, 1, -1]])
-    layout = LAYOUT.replace(rows=rows, positions=rows, images=rows, regions=rows)
+    layout = LAYOUT.replace(rows=rows, sources=rows, positions=rows, images=rows, regions=rows)
     bank = make_bank(router, tokens, layout)
     state = look_over(router, jnp.asarray([[[1.0, 5.0, 0.0, 0.0]]]), bank)
     np.testing.assert_allclose(state, [[[1 + 0.75 * np.log(3), 5, 0, 0]]], rtol=1e-6)

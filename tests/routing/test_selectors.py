@@ -115,7 +115,7 @@ def test_sparsevlm_is_the_raters_attention(model, prompt):
     vlm, params = model
     table = vlm.encode_images(params, prompt.tiles)
     x = vlm.embed(params, prompt.tokens, prompt.image_rows, table)
-    scores = np.asarray(selectors.sparsevlm(vlm, params, x, prompt.stream))
+    scores = np.asarray(selectors.sparsevlm(vlm, params, x, prompt.stream, prompt.positions))
     cache = vlm.init_cache(x.shape[0], x.shape[1] + 1)
     _, cache, states = vlm.prefill(params, x, cache, (2,))
     places = jnp.broadcast_to(jnp.arange(x.shape[1])[None], x.shape[:2])

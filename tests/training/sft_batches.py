@@ -19,11 +19,14 @@ def raw_batch(seed: int, lengths: list[list[int]]) -> dict[str, np.ndarray]:
     for b in range(pictures):
         rows[b, 2:7] = [*(b * TILES * ROWS + rng.integers(0, TILES * ROWS, 4)), table]
     longest = int(lengths.max())
+    sizes = rng.integers(7, PREFIX + 1, pictures).astype(np.int32)
     places = np.arange(longest)[None, None]
     return {
         "prefix_tokens": rng.integers(3, 90, (pictures, PREFIX)).astype(np.int32),
         "prefix_image_rows": rows,
-        "prefix_lengths": rng.integers(7, PREFIX + 1, pictures).astype(np.int32),
+        "prefix_lengths": sizes,
+        "prefix_positions": np.tile(np.arange(PREFIX, dtype=np.int32), (pictures, 1)),
+        "text_starts": sizes,
         "tiles": rng.normal(size=(TILES * pictures, 28, 28, 3)).astype(np.float32),
         "branch_tokens": rng.integers(3, 90, (pictures, questions, longest)).astype(np.int32),
         "loss_mask": (places >= 2) & (places < lengths[..., None]),

@@ -132,8 +132,9 @@ def propose(drafter, params, prompt, roots, temperature):
         top_p=jnp.ones((batch,)), seeds=jnp.arange(batch, dtype=jnp.uint32),
     )  # fmt: skip
     context = RoundContext(
-        pending=roots, previous=roots, lengths=prompt.lengths, active=jnp.ones((batch,), bool),
-        sampling=request, drawable=jnp.ones((drafter.model.config.text.vocab_size,), bool),
+        pending=roots, previous=roots, lengths=prompt.lengths, rope_deltas=prompt.rope_deltas,
+        active=jnp.ones((batch,), bool), sampling=request,
+        drawable=jnp.ones((drafter.model.config.text.vocab_size,), bool),
     )  # fmt: skip
     return drafter.propose(params, state, context, SamplingMode.TEMPERATURE)
 

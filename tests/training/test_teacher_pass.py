@@ -14,8 +14,8 @@ from draft_cases import full_forward, make_items, prompt_until, response, visual
 from tiger_jax.data.batches import batch_prompts
 from tiger_jax.data.packing import pack_texts
 from tiger_jax.testing.tiny import tiny_model
-from tiger_jax.training.block_layout import TextRows
-from tiger_jax.training.teacher_pass import PrefixArrays, TeacherSettings, teacher_pass
+from tiger_jax.training.block_layout import Prefixes, TextRows
+from tiger_jax.training.teacher_pass import TeacherSettings, teacher_pass
 
 SETTINGS = TeacherSettings(kept_tokens=6, kept_rows=40, window=3, power=3.0)
 
@@ -33,9 +33,7 @@ def asked():
     prefixes = [item.example.prefix for item in items]
     tiles = sum(len(prefix.tiles) for prefix in prefixes)
     batch = batch_prompts(prefixes, model.config, 40, tiles)
-    prefix = PrefixArrays(*map(jnp.asarray, (
-        batch.tokens, batch.image_rows, batch.lengths, batch.tiles, batch.image_rows >= 0
-    )))  # fmt: skip
+    prefix = Prefixes(**{name: jnp.asarray(value) for name, value in batch._asdict().items()})
     rows = TextRows(packed.tokens, packed.segments, batch.lengths[:, None] + packed.offsets)
     said = teacher_pass(model, SETTINGS, params, prefix, rows)
     return model, params, items, packed, said, (prefix, rows)

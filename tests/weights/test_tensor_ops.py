@@ -4,10 +4,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tiger_jax.weights.tensor_ops import IDENTITY, PatchConv, Transpose, VocabularyRows
+from tiger_jax.weights.tensor_ops import IDENTITY, FrameConv, PatchConv, Transpose, VocabularyRows
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
-CASES = ((IDENTITY, (3, 5)), (Transpose(), (3, 5)), (PatchConv(), (7, 3, 2, 2)))
+CASES = (
+    (IDENTITY, (3, 5)),
+    (Transpose(), (3, 5)),
+    (PatchConv(), (7, 3, 2, 2)),
+    (FrameConv(3, 2, 4), (7, 3, 2, 4, 4)),
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -30,6 +35,17 @@ def test_patch_rows_are_row_column_channel():
     # a channel-first flattening would have read 9 = 2 * 4 + 1 instead
     with pytest.raises(ValueError, match=r"expected p\*p\*3 rows, got 13"):
         PatchConv().hf_shape((13, 8))
+
+
+def test_frame_rows_are_channel_picture_row_column():
+    """One at (channel 1, picture 1, row 0, column 1) of patches of 3 * 2 * 2 * 2 numbers."""
+    kernel = np.zeros((1, 3, 2, 2, 2), np.float32)
+    kernel[0, 1, 1, 0, 1] = 1
+    patch = np.arange(24, dtype=np.float32)
+    assert patch @ FrameConv(3, 2, 2).to_jax(kernel) == 13  # ((1 * 2 + 1) * 2 + 0) * 2 + 1
+    # pictures outermost would have read 17 = ((1 * 3 + 1) * 2 + 0) * 2 + 1, channels innermost 16
+    with pytest.raises(ValueError, match=r"expected 24 rows \(3 \* 2 \* 2 \* 2\), got 12"):
+        FrameConv(3, 2, 2).hf_shape((12, 8))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

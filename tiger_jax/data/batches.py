@@ -4,7 +4,7 @@ Letters: B prompts, S tokens, n tiles of one prompt, N tiles of the batch, H, W 
 r visual rows a tile.
 
 `image_rows` is the whole layout of the pictures. It indexes the flat table that the vision tower
-makes of the tiles, whose last row is the learned newline:
+makes of the tiles; where a family has a learned newline, that is the last row:
 
     table row:   0 .. r-1 | r .. 2r-1 | ... | N*r
                  tile 0     tile 1            image_newline
@@ -22,37 +22,72 @@ from PIL import Image
 
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import check_length, check_placeholders
+from tiger_jax.data.videos import Video
+from tiger_jax.data.visual import Visual
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig
-from tiger_jax.models.image_geometry import NEWLINE, image_token_places, image_token_rows
+from tiger_jax.models.config import ModelConfig
+from tiger_jax.models.frames import Tiles, join_tiles
+from tiger_jax.models.image_geometry import NEWLINE
 
 TEXT = -1
 """`image_rows`, `image_ids` and both `places` of a token that is text or padding."""
-SEQ_BUCKETS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
-TILE_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 256)
+SEQ_BUCKETS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192,
+               12288, 16384, 24576, 32768)  # fmt: skip
+TILE_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 256,
+                384, 512, 768)  # fmt: skip
 
 
 class PromptInputs(NamedTuple):
     """One prompt; `image_rows` indexes its own tiles, and n * r is its newline.
 
     `places` (y, x in 0..1) say where in its picture a visual token looked, `image_ids` in which
-    picture: the first is 0.
+    picture or frame of a video: the first is 0.
     """
 
     tokens: Int32[np.ndarray, " S"]
     image_rows: Int32[np.ndarray, " S"]
-    tiles: Float32[np.ndarray, "n H W 3"]
+    tiles: Tiles
+    """float32 [n, H, W, 3], or Frames."""
     places: Float32[np.ndarray, "S 2"]
     image_ids: Int32[np.ndarray, " S"]
+    positions: Int32[np.ndarray, "S *A"]
+    """Rotary positions, on one axis or several."""
+    tile_rows: int
+    """r of `image_rows`."""
+
+    @property
+    def next_position(self) -> int:
+        """Rotary position of the text behind it."""
+        return int(self.positions.max(initial=-1)) + 1
+
+    def cut(self, end: int) -> "PromptInputs":
+        """The first `end` tokens, with all tiles."""
+        rows = ("tokens", "image_rows", "places", "image_ids", "positions")
+        return self._replace(**{name: getattr(self, name)[:end] for name in rows})
+
+    def followed_by(self, tokens: Int32[np.ndarray, " T"]) -> "PromptInputs":
+        """With some text behind it."""
+        text = np.full(len(tokens), TEXT, np.int32)
+        places = self.next_position + np.arange(len(tokens), dtype=np.int32)
+        axes = self.positions.shape[1:]
+        places = np.broadcast_to(places.reshape(-1, *[1] * len(axes)), (len(tokens), *axes))
+        return self._replace(
+            tokens=np.concatenate([self.tokens, tokens]),
+            image_rows=np.concatenate([self.image_rows, text]),
+            places=np.concatenate([self.places, np.full((len(tokens), 2), TEXT, np.float32)]),
+            image_ids=np.concatenate([self.image_ids, text]),
+            positions=np.concatenate([self.positions, places]),
+        )
 
 
 class PromptBatch(NamedTuple):
-    """Prompts padded on the right; `image_rows` indexes the batch's flat table [N * r + 1]."""
+    """Prompts padded on the right; `image_rows` indexes the batch's flat table of visual rows."""
 
     tokens: Int32[np.ndarray, "B S"]
     lengths: Int32[np.ndarray, " B"]
     image_rows: Int32[np.ndarray, "B S"]
-    tiles: Float32[np.ndarray, "N H W 3"]
+    tiles: Tiles
+    positions: Int32[np.ndarray, "B S *A"]
 
 
 def round_up(n: int, buckets: Sequence[int]) -> int:
@@ -65,86 +100,87 @@ def round_up(n: int, buckets: Sequence[int]) -> int:
 
 def make_prompt(
     processor: Processor,
-    config: LlavaNextConfig,
+    config: ModelConfig,
     text: str,
     images: Sequence[Image.Image | np.ndarray] = (),
     max_length: int | None = None,
+    videos: Sequence[Video] = (),
 ) -> PromptInputs:
-    """Expand a rendered prompt: each "<image>" becomes one token for each row of its picture.
+    """Expand a rendered prompt: each placeholder becomes the tokens of its picture or video.
 
     Args:
         images: RGB pictures in the order of their placeholders.
         max_length: longest prompt allowed; the model's positions by default.
+        videos: in the order of their placeholders, as the images are.
 
     Raises:
-        UserError: placeholders and images differ in number, or the expanded prompt is too long.
+        UserError: placeholders and pictures differ in number, or the expanded prompt is too long.
     """
     ids = processor.encode(text)
-    check_placeholders(ids.count(config.image_token_id), len(images))
-    tiles, pictures = _tile_images(processor, config, images)
-    image_tokens = sum(len(picture) for picture, _ in pictures)
-    needed = len(ids) - len(images) + image_tokens
-    check_length(needed, image_tokens, max_length or config.text.max_positions)
-
-    text_rows, text_places = np.full(1, TEXT, np.int32), np.full((1, 2), TEXT, np.float32)
-    tokens, rows, places, image_ids, seen = [], [], [], [], 0
-    for token in ids:
-        is_image = token == config.image_token_id
-        here, where = pictures[seen] if is_image else (text_rows, text_places)
-        tokens.append(np.full(len(here), token, np.int32))
-        rows.append(here)
-        places.append(where)
-        image_ids.append(np.full(len(here), seen if is_image else TEXT, np.int32))
-        seen += is_image
-    tokens, rows, places, image_ids = map(np.concatenate, (tokens, rows, places, image_ids))
-    return PromptInputs(tokens, rows, tiles, places, image_ids)
+    waiting = {}
+    for kind, pictures in (("image", images), ("video", videos)):
+        token = processor.placeholder(kind)
+        check_placeholders(ids.count(token) if token is not None else 0, len(pictures), kind)
+        waiting[token] = iter(pictures)
+    parts = [
+        processor.visual(next(waiting[token])) if token in waiting else _text(token)
+        for token in ids
+    ]
+    needed = sum(len(part.tokens) for part in parts)
+    pictured = sum(int((part.frames >= 0).sum()) for part in parts)
+    check_length(needed, pictured, max_length or config.text.max_positions)
+    return _join(processor, parts)
 
 
 def batch_prompts(
     prompts: Sequence[PromptInputs],
-    config: LlavaNextConfig,
+    config: ModelConfig,
     seq_bucket: int | None = None,
     tile_bucket: int | None = None,
 ) -> PromptBatch:
     """Right-pad prompts to `seq_bucket` tokens and their tiles to `tile_bucket`.
 
-    The smallest usual buckets by default. Padding tokens hold the pad id and `image_rows` -1;
-    padding tiles are zero and no token points at them.
+    The smallest usual buckets by default. Padding tokens hold the pad id, position 0 and
+    `image_rows` -1; padding tiles are empty and no token points at them.
     """
     lengths = np.array([len(prompt.tokens) for prompt in prompts], np.int32)
-    n_tiles = sum(len(prompt.tiles) for prompt in prompts)
     width = choose_bucket("tokens", int(lengths.max()), seq_bucket, SEQ_BUCKETS)
+    n_tiles = sum(len(prompt.tiles) for prompt in prompts)
     height = choose_bucket("tiles", n_tiles, tile_bucket, TILE_BUCKETS)
-
-    tokens = np.full((len(prompts), width), config.pad_token_id, np.int32)
-    image_rows = np.full((len(prompts), width), TEXT, np.int32)
-    size = config.vision.image_size
-    tiles = np.zeros((height, size, size, 3), np.float32)
-    first = 0
-    for b, prompt in enumerate(prompts):
-        n = len(prompt.tiles)
-        tokens[b, : lengths[b]] = prompt.tokens
-        image_rows[b, : lengths[b]] = shift_rows(
-            prompt.image_rows, n, first, height, config.rows_per_tile
-        )
-        tiles[first : first + n] = prompt.tiles
-        first += n
-    return PromptBatch(tokens, lengths, image_rows, tiles)
-
-
-def shift_rows(
-    rows: np.ndarray, n_tiles: int, first_tile: int, batch_tiles: int, rows_per_tile: int
-) -> np.ndarray:
-    """A prompt's own table rows as rows of the batch's table.
-
-    Tiles move on by `first_tile`; the newline goes to the batch's last row.
-    """
-    shifted = np.where(
-        rows == n_tiles * rows_per_tile,
-        batch_tiles * rows_per_tile,
-        rows + first_tile * rows_per_tile,
+    return PromptBatch(
+        tokens=pad_rows([prompt.tokens for prompt in prompts], width, config.pad_token_id),
+        lengths=lengths,
+        image_rows=pad_rows(table_rows(prompts, height), width, TEXT),
+        tiles=join_tiles([prompt.tiles for prompt in prompts], height),
+        positions=pad_rows([prompt.positions for prompt in prompts], width, 0),
     )
-    return np.where(rows == TEXT, TEXT, shifted)
+
+
+def table_rows(prompts: Sequence[PromptInputs], batch_tiles: int) -> list[np.ndarray]:
+    """Each prompt's own table rows as rows of the table of `batch_tiles` tiles.
+
+    A tile moves on by the tiles before it, and has as many rows as the largest; the newline is the
+    row behind all of them.
+    """
+    per_tile = max(prompt.tile_rows for prompt in prompts)
+    found, first = [], 0
+    for prompt in prompts:
+        own = prompt.image_rows
+        tile, row = np.divmod(own, max(prompt.tile_rows, 1))
+        moved = (tile + first) * per_tile + row
+        newline = own == len(prompt.tiles) * prompt.tile_rows
+        moved = np.where(newline, batch_tiles * per_tile, moved)
+        found.append(np.where(own == TEXT, TEXT, moved).astype(np.int32))
+        first += len(prompt.tiles)
+    return found
+
+
+def pad_rows(rows: Sequence[np.ndarray], width: int, fill: int) -> Int32[np.ndarray, "B width *A"]:
+    """Rows of different lengths, padded on the right."""
+    padded = np.full((len(rows), width, *rows[0].shape[1:]), fill, np.int32)
+    for b, row in enumerate(rows):
+        padded[b, : len(row)] = row
+    return padded
 
 
 def round_width(n: int) -> int:
@@ -168,22 +204,35 @@ def choose_bucket(what: str, needed: int, wanted: int | None, buckets: Sequence[
     return wanted
 
 
-def _tile_images(
-    processor: Processor, config: LlavaNextConfig, images: Sequence[Image.Image | np.ndarray]
-) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-    """All tiles of the pictures [n, H, W, 3], and for each picture its tokens' rows and places."""
-    size = config.vision.image_size
-    tiles, offset = [np.zeros((0, size, size, 3), np.float32)], 0
-    found = []
-    for image in images:
-        picture, (height, width) = processor.tiles(image)
-        own = image_token_rows(height, width, config)
-        found.append((own, offset, image_token_places(height, width, config)))
-        tiles.append(picture)
-        offset += len(picture) * config.rows_per_tile
-    # the newline is the row after the last picture's tiles: known only now
-    pictures = [
-        (np.where(own == NEWLINE, offset, own + start).astype(np.int32), places)
-        for own, start, places in found
-    ]
-    return np.concatenate(tiles), pictures
+def _text(token: int) -> Visual:
+    """One token of text, in the form of a picture's tokens."""
+    none, nowhere = np.full(1, TEXT, np.int32), np.full((1, 2), TEXT, np.float32)
+    grids = np.zeros((0, 2), np.int32)
+    return Visual(np.full(1, token, np.int32), none, nowhere, none, grids, None, 0)
+
+
+def _join(processor: Processor, parts: Sequence[Visual]) -> PromptInputs:
+    """Texts and pictures one after the other; frames are numbered through, tiles put together."""
+    pictures = [part for part in parts if part.tiles is not None]
+    n_tiles = sum(len(part.tiles) for part in pictures)
+    tile_rows = max((part.tile_rows for part in pictures), default=0)
+    rows, image_ids, first, frame = [], [], 0, 0
+    for part in parts:
+        tile, row = np.divmod(part.rows, max(part.tile_rows, 1))
+        here = np.where(part.rows == NEWLINE, n_tiles * tile_rows, (tile + first) * tile_rows + row)
+        rows.append(np.where(part.rows == TEXT, TEXT, here).astype(np.int32))
+        image_ids.append(np.where(part.frames >= 0, part.frames + frame, TEXT).astype(np.int32))
+        first += 0 if part.tiles is None else len(part.tiles)
+        frame = max(frame, int(image_ids[-1].max(initial=TEXT)) + 1)
+    tokens = np.concatenate([part.tokens for part in parts])
+    grids = np.concatenate([part.grids for part in parts])
+    tiles = [processor.empty_tiles(), *(part.tiles for part in pictures)]
+    return PromptInputs(
+        tokens=tokens,
+        image_rows=np.concatenate(rows),
+        tiles=join_tiles(tiles, n_tiles),
+        places=np.concatenate([part.places for part in parts]),
+        image_ids=np.concatenate(image_ids),
+        positions=processor.positions(tokens, grids),
+        tile_rows=tile_rows,
+    )

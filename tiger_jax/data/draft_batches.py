@@ -25,7 +25,8 @@ from tiger_jax.data.packing import PackedTexts, pack_texts
 from tiger_jax.data.scenes import Scene
 from tiger_jax.data.teacher_cache import TeacherCache, TeacherRecord
 from tiger_jax.data.visual_stream import StreamBatch, batch_streams
-from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.config import ModelConfig
+from tiger_jax.models.frames import Tiles
 
 Lengths = Sequence[int] | np.ndarray
 """Tokens of each response of an example."""
@@ -58,10 +59,11 @@ BLOCK_MULTIPLE = 4
 class DraftRows(NamedTuple):
     """A batch; positions are those of the full prompt, padding is 0 unless said."""
 
-    tiles: Float32[np.ndarray, "n H W 3"]
+    tiles: Tiles
     prefix_tokens: Int32[np.ndarray, "B P"]
     prefix_image_rows: Int32[np.ndarray, "B P"]
     prefix_lengths: Int32[np.ndarray, " B"]
+    prefix_positions: Int32[np.ndarray, "B P *A"]
     stream: StreamBatch
     """The prefixes as the drafter reads them."""
     tokens: Int32[np.ndarray, "B L"]
@@ -145,7 +147,7 @@ class TeachExample:
 class PackDrafts:
     """TaughtExamples -> DraftRows. A class, so that worker processes can receive it."""
 
-    config: LlavaNextConfig
+    config: ModelConfig
     draft_length: int
     pooled_tokens: int
     query: str
@@ -168,12 +170,13 @@ class PackDrafts:
             [question_pairs(item.example, item.record) for item in items], self.text_multiple
         )
         inside = texts.segments > 0
-        positions = np.where(inside, verifier.lengths[:, None] + texts.offsets, 0)
+        starts = np.array([prefix.next_position for prefix in prefixes])
+        positions = np.where(inside, starts[:, None] + texts.offsets, 0)
         return DraftRows(
             tiles=verifier.tiles, prefix_tokens=verifier.tokens,
             prefix_image_rows=verifier.image_rows, prefix_lengths=verifier.lengths,
-            stream=stream, tokens=texts.tokens, segments=texts.segments,
-            positions=positions.astype(np.int32),
+            prefix_positions=verifier.positions, stream=stream, tokens=texts.tokens,
+            segments=texts.segments, positions=positions.astype(np.int32),
             record_ids=tuple(item.example.key for item in items), **self._blocks(items, texts),
         )  # fmt: skip
 
@@ -227,5 +230,5 @@ def _cut_stream(stream: StreamBatch) -> StreamBatch:
     """Without most columns that are padding in every row: a stream is far shorter than its
     prompt."""
     longest = round_width(int(stream.lengths.max()))
-    names = ("tokens", "positions", "visual")
+    names = ("tokens", "sources", "positions", "visual")
     return stream._replace(**{name: getattr(stream, name)[:, :longest] for name in names})

@@ -19,11 +19,22 @@ from jaxtyping import Int32
 from PIL import Image
 
 from tiger_jax.data.batches import PromptInputs, make_prompt
-from tiger_jax.data.examples import DroppedExample, Example, answer_ids, load_pictures
+from tiger_jax.data.clips import Clip
+from tiger_jax.data.examples import (
+    USUAL_SAMPLING,
+    DroppedExample,
+    Example,
+    Pictures,
+    VideoSampling,
+    load_pictures,
+    shown_in,
+)
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import Scene
+from tiger_jax.data.videos import Video
 from tiger_jax.errors import UserError
+from tiger_jax.models.frames import arrays_of
 
 
 class DraftExample(NamedTuple):
@@ -37,16 +48,7 @@ class DraftExample(NamedTuple):
 
     def prompt(self, question: int) -> PromptInputs:
         """The whole prompt of one question."""
-        tokens = self.questions[question]
-        text = np.full(len(tokens), -1, np.int32)
-        prefix = self.prefix
-        return PromptInputs(
-            tokens=np.concatenate([prefix.tokens, tokens]),
-            image_rows=np.concatenate([prefix.image_rows, text]),
-            tiles=prefix.tiles,
-            places=np.concatenate([prefix.places, np.full((len(tokens), 2), -1, np.float32)]),
-            image_ids=np.concatenate([prefix.image_ids, text]),
-        )
+        return self.prefix.followed_by(self.questions[question])
 
     def text_tokens(self, responses: Sequence[int] | np.ndarray) -> int:
         """Tokens without visual ones of the longest prompt, with responses of these lengths."""
@@ -56,23 +58,19 @@ class DraftExample(NamedTuple):
 
 
 def make_example(
-    processor: Processor, texts: Sequence[str], images: Sequence[Image.Image | np.ndarray]
-) -> DraftExample:
+    processor: Processor, texts: Sequence[str],
+    images: Sequence[Image.Image | np.ndarray] = (), videos: Sequence[Video] = (),
+) -> DraftExample:  # fmt: skip
     """Rendered prompts about the same pictures, cut behind the last of these.
 
     Raises:
         UserError: as `make_prompt`.
         ValueError: the prompts differ before the cut.
     """
-    first = make_prompt(processor, processor.config, texts[0], images)
-    visual = np.flatnonzero(first.image_ids >= 0)
-    cut = int(visual[-1]) + 1 if len(visual) else 1
-    prefix = PromptInputs(
-        first.tokens[:cut], first.image_rows[:cut], first.tiles, first.places[:cut],
-        first.image_ids[:cut],
-    )  # fmt: skip
-    questions = [first.tokens[cut:]]
-    head, _ = _cut(processor, texts[0])
+    first = make_prompt(processor, processor.config, texts[0], images, videos=videos)
+    head, question = _cut(processor, texts[0])
+    prefix = first.cut(len(first.tokens) - len(question))
+    questions = [np.array(question, np.int32)]
     for text in texts[1:]:
         other, question = _cut(processor, text)
         if other != head:
@@ -82,10 +80,10 @@ def make_example(
 
 
 def _cut(processor: Processor, text: str) -> tuple[list[int], list[int]]:
-    """Ids up to the last picture (the first id, without one), and those behind."""
+    """Ids up to the last picture or video (the first id, without one), and those behind."""
     ids = processor.encode(text)
-    image = processor.config.image_token_id
-    end = max((place + 1 for place, token in enumerate(ids) if token == image), default=1)
+    marks = {processor.placeholder("image"), processor.placeholder("video")}
+    end = max((place + 1 for place, token in enumerate(ids) if token in marks), default=1)
     return ids[:end], ids[end:]
 
 
@@ -94,7 +92,7 @@ def _key(
 ) -> str:
     """A name that only equal prompts with equal given responses share."""
     digest = hashlib.sha256()
-    parts = [prefix.tokens, prefix.image_rows, prefix.tiles, *questions]
+    parts = [prefix.tokens, prefix.image_rows, *arrays_of(prefix.tiles), *questions]
     if responses:
         parts += [np.full(1, len(questions)), *responses]  # where the responses begin
     for part in parts:
@@ -105,7 +103,8 @@ def _key(
 
 @dataclass(frozen=True)
 class AskQuestions:
-    """Scene or Example -> DraftExample; DroppedExample where a picture or prompt cannot be used.
+    """Scene, Clip or Example -> DraftExample; DroppedExample where a picture or prompt cannot be
+    used.
 
     A class, so that worker processes can receive it.
     """
@@ -115,20 +114,23 @@ class AskQuestions:
     """Bring the answers that the record holds, to be learnt instead of the verifier's own."""
     max_length: int = 0
     """Most tokens of a prompt's text with its response; 0 = as many as the model has positions."""
+    video: VideoSampling = USUAL_SAMPLING
+    """Which pictures of a video are read."""
 
-    def __call__(self, record: Scene | Example) -> DraftExample | DroppedExample:
-        if isinstance(record, Scene):
+    def __call__(self, record: Scene | Clip | Example) -> DraftExample | DroppedExample:
+        if not isinstance(record, Example):
             questions = [pair.question for pair in record.qa]
-            answers, images = [pair.answer for pair in record.qa], [record.image]
-            example = self._example(questions, answers, images)
-            name, source = example.key, "scenes"
+            answers = [pair.answer for pair in record.qa]
+            shown = shown_in(record)
+            example = self._example(questions, answers, shown)
+            name, source = example.key, "clips" if shown.videos else "scenes"
         else:
             name, source = record.id, record.source
             try:
-                images = load_pictures(record)
+                pictures = load_pictures(record, self.video)
                 if self.reference and record.response is None:
                     raise UserError("response: expected a text to learn, got none")
-                example = self._example([record.prompt], [record.response], images)
+                example = self._example([record.prompt], [record.response], pictures)
             except UserError as error:
                 return DroppedExample(name, source, str(error))
         # A response that is not known yet has a token at least.
@@ -143,12 +145,14 @@ class AskQuestions:
             return None
         return f"text: expected at most {self.max_length} tokens (max_length), needs {needed}"
 
-    def _example(self, questions: list[str], answers: list, images: list) -> DraftExample:
-        texts = [build_prompt(self.processor, text, len(images)) for text in questions]
-        example = make_example(self.processor, texts, images)
+    def _example(self, questions: list[str], answers: list, pictures: Pictures) -> DraftExample:
+        counts = len(pictures.images), len(pictures.videos)
+        texts = [build_prompt(self.processor, text, *counts) for text in questions]
+        example = make_example(self.processor, texts, *pictures)
         if not self.reference:
             return example
-        said = tuple(np.array(answer_ids(self.processor, text), np.int32) for text in answers)
+        encode = self.processor.encode_answer
+        said = tuple(np.array(encode(text), np.int32) for text in answers)
         # What is cached are laws along these responses: others must not find them.
         key = _key(example.prefix, example.questions, said)
         return example._replace(key=key, responses=said)

@@ -1,16 +1,18 @@
 """Training examples of a JSON Lines file: pictures, prompt, and perhaps a response.
 
     {"images": ["cats/1.jpg"], "prompt": "How many cats are there?", "response": "There are 2."}
+    {"videos": ["cats/1.mp4"], "prompt": "What does the cat do?"}
 
-`id`, `response` and `source` may be absent. Paths are relative to the file. A prompt without
-"<image>" gets its pictures in front; one with it says where each of them goes.
+All but `prompt` and the pictures may be absent. Paths are relative to the file. A prompt without
+"<image>" or "<video>" gets its pictures in front; one with them says where each of them goes.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32
@@ -27,8 +29,48 @@ from tiger_jax.data.json_lines import (
     texts,
 )
 from tiger_jax.data.processor import Processor
-from tiger_jax.data.prompts import IMAGE_TOKEN, build_prompt
+from tiger_jax.data.prompts import IMAGE_TOKEN, VIDEO_TOKEN, build_prompt
+from tiger_jax.data.videos import MAX_FRAMES, Video, load_video
 from tiger_jax.errors import UserError
+
+
+class Pictures(NamedTuple):
+    """What a prompt shows, each kind in the order of its placeholders."""
+
+    images: Sequence[Image.Image | np.ndarray] = ()
+    videos: Sequence[Video] = ()
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A drawn record: a picture or a video."""
+
+    picture: np.ndarray | Video
+
+
+def shown_in(record: Shown) -> Pictures:
+    """What the prompts of a scene or clip show."""
+    picture = record.picture
+    return Pictures(videos=[picture]) if isinstance(picture, Video) else Pictures([picture])
+
+
+class VideoSampling(NamedTuple):
+    """Which pictures of a video are read."""
+
+    fps: float = 2.0
+    """Of them on a second."""
+    max_frames: int = MAX_FRAMES
+
+
+USUAL_SAMPLING = VideoSampling()
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """A record with the paths of what it shows."""
+
+    images: tuple[str, ...]
+    videos: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,6 +83,7 @@ class Example:
     source: str
     response: str | None = None
     tag: str | None = None
+    videos: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,14 +115,12 @@ def read_examples(path: str | os.PathLike) -> list[Example | RecordError]:
     return list(read_json_lines(path, "examples", partial(_example, path=Path(path))))
 
 
-def load_pictures(example: Example) -> list[Image.Image]:
+def load_pictures(record: Pictured, video: VideoSampling) -> Pictures:
     """The pictures as upright RGB. Raises UserError for the first that cannot be used."""
-    return [load_image(path) for path in example.images]
-
-
-def answer_ids(processor: Processor, answer: str) -> list[int]:
-    """Ids of an answer after "ASSISTANT:", with the end token."""
-    return processor.encode_piece(f" {answer}{processor.tokenizer.eos_token}")
+    return Pictures(
+        [load_image(path) for path in record.images],
+        [load_video(path, *video) for path in record.videos],
+    )
 
 
 @dataclass(frozen=True)
@@ -92,31 +133,38 @@ class PrepareExample:
     processor: Processor
     max_length: int | None = None
     """Longest prompt in tokens; the model's positions by default."""
+    video: VideoSampling = USUAL_SAMPLING
+    """Which pictures of a video are read."""
 
     def __call__(self, example: Example) -> PreparedExample | DroppedExample:
         processor = self.processor
         try:
-            pictures = load_pictures(example)
-            rendered = build_prompt(processor, example.prompt, len(pictures))
+            images, videos = load_pictures(example, self.video)
+            rendered = build_prompt(processor, example.prompt, len(images), len(videos))
             prompt = make_prompt(
-                processor, processor.config, rendered, pictures, self.max_length
-            )  # fmt: skip
+                processor, processor.config, rendered, images, self.max_length, videos
+            )
         except UserError as error:
             return DroppedExample(example.id, example.source, str(error))
         response = example.response
         if response is not None:
-            response = np.array(answer_ids(processor, response), np.int32)
+            response = np.array(processor.encode_answer(response), np.int32)
         return PreparedExample(example, prompt, response)
 
 
 def _example(fields: dict, default_id: str, path: Path) -> Example:
-    values = check_fields(fields, _CHECKS, required=("images", "prompt"))
-    placed, given = values["prompt"].count(IMAGE_TOKEN), len(values["images"])
-    if placed not in (0, given):
-        raise ValueError(
-            f"prompt: expected no {IMAGE_TOKEN}, or one for each image ({given}), got {placed}"
-        )
-    values["images"] = tuple(str(path.parent / image) for image in values["images"])
+    values = check_fields(fields, _CHECKS, required=("prompt",))
+    if "images" not in values and "videos" not in values:
+        raise ValueError("images: expected a list of paths, or one of videos, found neither")
+    for name, mark in (("images", IMAGE_TOKEN), ("videos", VIDEO_TOKEN)):
+        paths = values.get(name, ())
+        placed = values["prompt"].count(mark)
+        if placed not in (0, len(paths)):
+            raise ValueError(
+                f"prompt: expected no {mark}, or one for each of the {len(paths)} {name}, "
+                f"got {placed}"
+            )
+        values[name] = tuple(str(path.parent / picture) for picture in paths)
     return Example(**{"id": default_id, "source": path.stem} | values)
 
 
@@ -137,6 +185,7 @@ def _unicode_text(name: str, value: Any) -> str:
 _CHECKS = {
     "id": identifier,
     "images": texts,
+    "videos": texts,
     "prompt": _unicode_text,
     "response": _unicode_text,
     "source": text,

@@ -24,7 +24,7 @@ from tiger_jax.data.feature_cache import FeatureCache, FeatureRecord
 from tiger_jax.data.scenes import Scene
 from tiger_jax.data.teacher_cache import NO_ENTRY, TeacherCache
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.config import ModelConfig
 
 
 class TaughtHead(NamedTuple):
@@ -101,7 +101,7 @@ def _mismatch(taught: TaughtExample, features: FeatureRecord) -> str | None:
 class PackHeads:
     """TaughtHeads -> HeadRows. A class, so that worker processes can receive it."""
 
-    config: LlavaNextConfig
+    config: ModelConfig
     draft_length: int
     text_multiple: int = 32
     block_multiple: int = 4

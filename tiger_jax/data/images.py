@@ -19,12 +19,7 @@ def load_image(path: str | os.PathLike) -> Image.Image:
         UserError: nothing there, a folder, not a picture, damaged, or over Pillow's pixel limit.
     """
     path = Path(path)
-    try:
-        found = None if path.is_file() else "a folder" if path.is_dir() else "nothing there"
-    except (OSError, ValueError) as error:  # a name too long or with a zero byte, a closed folder
-        raise UserError(f"{str(path)[:80]}: not a readable path ({error})") from None
-    if found:
-        raise UserError(f"{path}: expected an image file, found {found}")
+    check_file(path, "an image file")
     try:
         with Image.open(path) as image:
             _check_pixels(image)
@@ -32,11 +27,28 @@ def load_image(path: str | os.PathLike) -> Image.Image:
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except UnidentifiedImageError:
-        raise UserError(f"{path}: expected an image, got {_first_bytes(path)}") from None
+        raise UserError(f"{path}: expected an image, got {first_bytes(path)}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(f"{path}: image too large ({error})") from None
     except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
         raise UserError(f"{path}: damaged image ({error})") from None
+
+
+def check_file(path: Path, expected: str) -> None:
+    """UserError naming the path unless a file is there."""
+    try:
+        found = None if path.is_file() else "a folder" if path.is_dir() else "nothing there"
+    except (OSError, ValueError) as error:  # a name too long or with a zero byte, a closed folder
+        raise UserError(f"{str(path)[:80]}: not a readable path ({error})") from None
+    if found:
+        raise UserError(f"{path}: expected {expected}, found {found}")
+
+
+def first_bytes(path: Path) -> str:
+    """How a file that is not what it should be starts, for an error line."""
+    with path.open("rb") as file:
+        start = file.read(16)
+    return f"a file that starts with {start!r}" if start else "an empty file"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -74,9 +86,3 @@ def _check_pixels(image: Image.Image) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit and image.width * image.height > limit:
         raise UserError(f"expected at most {limit} pixels, got {image.width}x{image.height}")
-
-
-def _first_bytes(path: Path) -> str:
-    with path.open("rb") as file:
-        start = file.read(16)
-    return f"a file that starts with {start!r}" if start else "an empty file"

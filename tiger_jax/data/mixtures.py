@@ -23,14 +23,17 @@ from typing import Any, Literal, NamedTuple
 
 import grain
 import numpy as np
-from jaxtyping import Bool, Float32, Int32
+from jaxtyping import Bool, Int32
 
+from tiger_jax.data import clips, scenes
 from tiger_jax.data.batches import PromptInputs, batch_prompts, make_prompt
-from tiger_jax.data.examples import DroppedExample, answer_ids
+from tiger_jax.data.clips import Clip, make_clip
+from tiger_jax.data.examples import DroppedExample, shown_in
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
-from tiger_jax.data.scenes import HELD_OUT, QA, Scene, ask_more, make_scene
+from tiger_jax.data.scenes import HELD_OUT, QA, Scene, make_scene
 from tiger_jax.errors import UserError
+from tiger_jax.models.frames import Tiles, join_tiles
 
 BRANCH_LENGTH = 56
 """Holds every question and answer of a 4x4 scene; a 4x8 or 8x4 one needs 96."""
@@ -54,7 +57,10 @@ class SceneBatch(NamedTuple):
     prefix_tokens: Int32[np.ndarray, "B P"]
     prefix_image_rows: Int32[np.ndarray, "B P"]
     prefix_lengths: Int32[np.ndarray, " B"]
-    tiles: Float32[np.ndarray, "M H W 3"]
+    prefix_positions: Int32[np.ndarray, "B P *A"]
+    text_starts: Int32[np.ndarray, " B"]
+    """Rotary position of a branch's first token."""
+    tiles: Tiles
     branch_tokens: Int32[np.ndarray, "B N T"]
     loss_mask: Bool[np.ndarray, "B N T"]
     branch_lengths: Int32[np.ndarray, "B N"]
@@ -63,14 +69,14 @@ class SceneBatch(NamedTuple):
 class TowerBatch(NamedTuple):
     """Pictures of one tile with the class of every cell, for pre-training the vision tower."""
 
-    tiles: Float32[np.ndarray, "B H W 3"]
+    tiles: Tiles
     content: Int32[np.ndarray, "B C"]
     color: Int32[np.ndarray, "B C"]
 
 
 @dataclass(frozen=True)
 class SceneSource(grain.sources.RandomAccessDataSource):
-    """Scenes `first_index` up to `first_index + num_scenes` of the stream `seed`.
+    """Scenes `first_index` up to `first_index + num_scenes` of the stream `seed`, or clips.
 
     `hard_share` of them have clutter, always the same ones.
     """
@@ -82,6 +88,7 @@ class SceneSource(grain.sources.RandomAccessDataSource):
     grid: tuple[int, int] = (4, 4)
     extra: tuple[str, ...] = ()
     """Kinds of questions that each scene is asked besides its own four."""
+    clips: bool = False
 
     def __post_init__(self):
         if self.first_index < HELD_OUT < self.first_index + self.num_scenes:
@@ -93,27 +100,31 @@ class SceneSource(grain.sources.RandomAccessDataSource):
     def __len__(self) -> int:
         return self.num_scenes
 
-    def __getitem__(self, position: int) -> Scene:
+    def __getitem__(self, position: int) -> Scene | Clip:
         index = self.first_index + int(position)
         hard = index * _GOLDEN % 1 < self.hard_share  # spread evenly, the same for every run
-        scene = make_scene(self.seed, index, hard, self.grid)
-        more = ask_more(scene, self.extra, [self.seed, index, len(self.extra)])
-        return replace(scene, qa=scene.qa + more)
+        if self.clips:
+            drawn, ask = make_clip(self.seed, index, hard), clips.ask_more
+        else:
+            drawn, ask = make_scene(self.seed, index, hard, self.grid), scenes.ask_more
+        more = ask(drawn, self.extra, [self.seed, index, len(self.extra)])
+        return replace(drawn, qa=drawn.qa + more)
 
 
 @dataclass(frozen=True)
 class PackBranches(grain.transforms.Map):
-    """Scene -> SceneExample."""
+    """Scene or Clip -> SceneExample."""
 
     processor: Processor
     branch_length: int = BRANCH_LENGTH
 
-    def map(self, scene: Scene) -> SceneExample:
-        first = scene.qa[0].question
-        prompt = build_prompt(self.processor, first, n_images=1)
+    def map(self, scene: Scene | Clip) -> SceneExample:
+        first, shown = scene.qa[0].question, shown_in(scene)
+        prompt = build_prompt(self.processor, first, *map(len, shown))
         prefix = make_prompt(
-            self.processor, self.processor.config, prompt[: prompt.index(first)], [scene.image]
-        )
+            self.processor, self.processor.config, prompt[: prompt.index(first)], shown.images,
+            videos=shown.videos,
+        )  # fmt: skip
         return SceneExample(prefix, *self._branches(scene.qa))
 
     def _branches(self, qa: Sequence[QA]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -141,7 +152,7 @@ class PackTower(grain.transforms.Map):
     processor: Processor
 
     def map(self, scene: Scene) -> TowerBatch:
-        tile = self.processor.normalise(scene.image)
+        tile = self.processor.base_tile(scene.image)
         return TowerBatch(tile, scene.cell_content, scene.cell_color)
 
 
@@ -149,12 +160,12 @@ def branch_ids(processor: Processor, pair: QA) -> tuple[list[int], list[int]]:
     """Ids after the image prefix: (question up to "ASSISTANT:", answer with its end token)."""
     prompt = build_prompt(processor, pair.question, n_images=1)
     asked = processor.encode_piece(prompt[prompt.index(pair.question) :])
-    return asked, answer_ids(processor, pair.answer)
+    return asked, processor.encode_answer(pair.answer)
 
 
 def scene_batches(
     processor: Processor,
-    source: SceneSource,
+    sources: Sequence[tuple[SceneSource, float]],
     batch_size: int,
     task: Literal["sft", "tower"] = "sft",
     shuffle_seed: int | None = 0,
@@ -163,7 +174,10 @@ def scene_batches(
     branch_length: int = BRANCH_LENGTH,
     num_workers: int = 0,
 ) -> grain.IterDataset:
-    """Batches of a scene source: SceneBatch for "sft", TowerBatch for "tower".
+    """Batches of scenes and of clips: SceneBatch for "sft", TowerBatch for "tower".
+
+    A batch is of one source, so that its prompts are of one length; sources take turns as their
+    weights say.
 
     `iter()` of the result has `get_state()` and `set_state(state)`: a restored iterator gives
     exactly the next batch.
@@ -175,16 +189,21 @@ def scene_batches(
         epoch.
     """
     index, count = _check_shard(shard)
-    data = grain.MapDataset.source(source)
-    if shuffle_seed is not None:
-        data = data.shuffle(shuffle_seed)
-    data = data[index::count].repeat(num_epochs)
-    if task == "sft":
-        data = data.map(PackBranches(processor, branch_length))
-        collate = _Collate(processor)
-    else:
-        data, collate = data.map(PackTower(processor)), _stack_tower
-    return _read(data.batch(batch_size, drop_remainder=True, batch_fn=collate), num_workers)
+    sft = task == "sft"
+    pack = PackBranches(processor, branch_length) if sft else PackTower(processor)
+    collate = _Collate(processor) if sft else _stack_tower
+
+    def batches(source: SceneSource) -> grain.MapDataset:
+        data = grain.MapDataset.source(source)
+        if shuffle_seed is not None:
+            data = data.shuffle(shuffle_seed)
+        data = data[index::count].repeat(num_epochs).map(pack)
+        return data.batch(batch_size, drop_remainder=True, batch_fn=collate)
+
+    parts = [batches(source) for source, _ in sources]
+    if len(parts) == 1:
+        return _read(parts[0], num_workers)
+    return _read(grain.MapDataset.mix(parts, [weight for _, weight in sources]), num_workers)
 
 
 def mixture(
@@ -352,6 +371,8 @@ class _Collate:
             prefix_tokens=batch.tokens,
             prefix_image_rows=batch.image_rows,
             prefix_lengths=batch.lengths,
+            prefix_positions=batch.positions,
+            text_starts=np.array([prefix.next_position for prefix in prefixes], np.int32),
             tiles=batch.tiles,
             branch_tokens=np.stack(tokens),
             loss_mask=np.stack(loss),
@@ -360,4 +381,5 @@ class _Collate:
 
 
 def _stack_tower(rows: Sequence[TowerBatch]) -> TowerBatch:
-    return TowerBatch(*map(np.stack, zip(*rows, strict=True)))
+    tiles, content, color = zip(*rows, strict=True)
+    return TowerBatch(join_tiles(tiles, len(rows)), np.stack(content), np.stack(color))

@@ -1,54 +1,64 @@
-"""Tokenizer and image processor of a checkpoint folder.
+"""Tokenizer and image processor of a checkpoint folder: the face that both families share.
 
-The only file that imports transformers' tokenizers and processors.
-Letters: n tiles of a picture, H, W tile height, width, V rows of the embedding table.
+transformers' tokenizers and processors are imported here and in the families' own files only.
+Letters: S tokens, f frames, V rows of the embedding table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Int, Int32
 from PIL import Image
 
+from tiger_jax.data.videos import Video
+from tiger_jax.data.visual import Visual
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig, read_config, read_json
+from tiger_jax.models.config import LlavaNextConfig, ModelConfig, read_config, read_json
+from tiger_jax.models.frames import Tiles
 
 
 @dataclass(frozen=True)
 class Processor:
-    """Turns text into ids and a picture into normalised tiles, as the checkpoint was published."""
+    """Turns text into ids, and pictures into tiles and tokens, as the checkpoint was published."""
 
-    config: LlavaNextConfig
+    config: ModelConfig
     tokenizer: Any
-    image_processor: Any
     chat_template: str | None
 
-    @classmethod
-    def from_folder(cls, folder: str | Path, config: LlavaNextConfig | None = None) -> "Processor":
-        """Read the tokenizer, preprocessor_config.json and chat template of a Hugging Face folder.
+    @staticmethod
+    def from_folder(folder: str | Path, config: ModelConfig | None = None) -> "Processor":
+        """The processor of a Hugging Face folder's family: tokenizer, settings, chat template.
 
         Raises:
-            UserError: a file is missing or unreadable, or its tile size is not the model's.
+            UserError: a file is missing or unreadable, or does not fit the model.
         """
+        # Here, not above: the families' files need this class.
+        from tiger_jax.data.llava_next_processor import LlavaNextProcessor
+        from tiger_jax.data.qwen3_vl_processor import Qwen3VLProcessor
+
         folder = Path(folder)
         config = config or read_config(folder)
+        llava = isinstance(config, LlavaNextConfig)
+        family = LlavaNextProcessor if llava else Qwen3VLProcessor
         tokenizer = _load_tokenizer(folder)
-        template = tokenizer.chat_template or _template_of_json(folder)
-        return cls(config, tokenizer, _load_image_processor(folder, config), template)
+        template = _template_of_json(folder) or tokenizer.chat_template
+        return family.read(folder, config, tokenizer, template)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; `<s>` comes first exactly once if the tokenizer puts it there."""
-        ids = self.tokenizer.encode(text)
-        bos = self.config.bos_token_id
-        return ids[1:] if ids[:2] == [bos, bos] else ids
+        """Token ids of `text`, with what the tokenizer itself puts in front."""
+        return self.tokenizer.encode(text)
 
     def encode_piece(self, text: str) -> list[int]:
         """Token ids of text that continues a prompt: no `<s>`."""
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def encode_answer(self, answer: str) -> list[int]:
+        """Token ids of an answer behind the prompt, with the token that ends it."""
+        raise NotImplementedError
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of `ids` without special tokens.
@@ -60,32 +70,46 @@ class Processor:
             ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
 
-    def tiles(
-        self, image: Image.Image | np.ndarray
-    ) -> tuple[Float32[np.ndarray, "n H W 3"], tuple[int, int]]:
-        """Normalised tiles of an RGB picture, base tile first, and its (height, width)."""
-        pixels = np.asarray(image)
-        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
-            raise UserError(f"image: expected uint8 [H, W, 3], got {pixels.dtype} {pixels.shape}")
-        features = self.image_processor(
-            [pixels],
-            input_data_format="channels_last",  # else 3 pixels high is read as channels first
-            image_grid_pinpoints=[list(p) for p in self.config.pinpoints],
-            return_tensors="np",
-        )
-        tiles = np.asarray(features["pixel_values"][0], np.float32)
-        return np.ascontiguousarray(tiles.transpose(0, 2, 3, 1)), pixels.shape[:2]
+    def prompt(self, question: str, n_images: int = 0, n_videos: int = 0) -> str:
+        """The prompt in the folder's chat template, or in the family's own where it has none.
 
-    def normalise(self, pixels: np.ndarray) -> Float32[np.ndarray, "... H W 3"]:
-        """uint8 pixels of pictures that already are one tile, scaled as tiles are."""
-        mean = np.float32(self.image_processor.image_mean)
-        std = np.float32(self.image_processor.image_std)
-        return (pixels.astype(np.float32) * np.float32(1 / 255) - mean) / std
+        A question that holds "<image>" or "<video>" itself says where they go: no placeholder of
+        that kind is added. Without, images come first, then videos, then the text.
 
-    @cached_property
-    def image_token(self) -> str:
-        """Text of the placeholder, "<image>"."""
-        return self.tokenizer.convert_ids_to_tokens(self.config.image_token_id)
+        Raises:
+            UserError: videos for a model that reads none, or a template that fails.
+        """
+        raise NotImplementedError
+
+    def placeholder(self, kind: Literal["image", "video"]) -> int | None:
+        """Id that stands for one picture or video in a prompt; None where there is none."""
+        raise NotImplementedError
+
+    def visual(self, picture: Image.Image | np.ndarray | Video) -> Visual:
+        """Tokens and tiles of an RGB picture (uint8 [H, W, 3]) or of a video.
+
+        Raises:
+            UserError: another dtype or shape, a size the model cannot take, a video it cannot.
+        """
+        raise NotImplementedError
+
+    def base_tile(self, picture: Image.Image | np.ndarray) -> Tiles:
+        """The one tile of a picture that is small enough to be one."""
+        raise NotImplementedError
+
+    def empty_tiles(self) -> Tiles:
+        """No tiles, in the form that the tower takes."""
+        raise NotImplementedError
+
+    def positions(
+        self, tokens: Int[np.ndarray, " S"], grids: Int[np.ndarray, "f 2"]
+    ) -> Int32[np.ndarray, " S"] | Int32[np.ndarray, "S 3"]:
+        """Rotary positions of an unpadded, expanded prompt.
+
+        Args:
+            grids: those of all its pictures and videos (Visual.grids), in order.
+        """
+        raise NotImplementedError
 
     @cached_property
     def vocab_limit(self) -> int:
@@ -96,13 +120,64 @@ class Processor:
     def drawable(self) -> Bool[np.ndarray, " V"]:
         """False for the ids that decoding must never draw.
 
-        They are filler rows, the placeholder, and padding that is not an end token too.
+        They are filler rows, what marks pictures, and padding that is not an end token too.
         """
         allowed = np.arange(self.config.text.vocab_size) < self.vocab_limit
-        for token in (self.config.image_token_id, self.config.pad_token_id):
+        for token in (*self.picture_marks, self.config.pad_token_id):
             if token not in self.config.eos_token_ids and 0 <= token < len(allowed):
                 allowed[token] = False
         return allowed
+
+    @property
+    def picture_marks(self) -> tuple[int, ...]:
+        """Ids that only a prompt may hold: they stand for pictures or around them."""
+        raise NotImplementedError
+
+    def render(self, content: str | list[dict]) -> str:
+        """One user turn in the folder's chat template. Raises UserError if the template fails."""
+        try:
+            return self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}],
+                chat_template=self.chat_template,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except Exception as error:  # jinja's own kinds, or whatever the template's code does
+            raise UserError(f"chat template: cannot be rendered ({one_line(error)})") from error
+
+
+def rgb_pixels(picture: Image.Image | np.ndarray) -> np.ndarray:
+    """The picture as uint8 [H, W, 3]. Raises UserError for anything else."""
+    pixels = np.asarray(picture)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+        raise UserError(f"image: expected uint8 [H, W, 3], got {pixels.dtype} {pixels.shape}")
+    return pixels
+
+
+def find_settings(folder: Path, part: str, names: Sequence[str]) -> Iterator[tuple[Path, dict]]:
+    """Settings of an image or video processor with the file they stand in, most binding first.
+
+    Each of the files `names`, then entry `part` of processor_config.json, where transformers 5
+    saves them.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            yield folder / name, read_json(folder / name)
+    path = folder / "processor_config.json"
+    if path.is_file() and isinstance(nested := read_json(path).get(part), dict):
+        yield path, nested
+
+
+def image_settings(folder: Path) -> tuple[Path, dict]:
+    """Settings of the image processor, or UserError where the folder has none."""
+    name = "preprocessor_config.json"
+    found = next(find_settings(folder, "image_processor", [name]), None)
+    return found or (folder / name, read_json(folder / name))
+
+
+def one_line(error: Exception) -> str:
+    """An exception's text, short enough for an error line."""
+    return " ".join(str(error).split())[:200]
 
 
 def _load_tokenizer(folder: Path):
@@ -115,42 +190,10 @@ def _load_tokenizer(folder: Path):
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # the library raises many kinds for a damaged file
-        raise UserError(f"{folder}: unreadable tokenizer ({_one_line(error)})") from error
-
-
-def _load_image_processor(folder: Path, config: LlavaNextConfig):
-    """The Pillow class: it needs no torch and is the one that numpy code can equal."""
-    settings = _image_settings(folder)
-    from transformers.models.llava_next.image_processing_pil_llava_next import (
-        LlavaNextImageProcessorPil,
-    )
-
-    processor = LlavaNextImageProcessorPil.from_dict(settings)
-    sides = {*dict(processor.size).values(), *dict(processor.crop_size).values()} - {None}
-    if sides != {config.vision.image_size}:
-        raise UserError(
-            f"{folder / 'preprocessor_config.json'}: expected tiles of "
-            f"{config.vision.image_size} pixels as in config.json, "
-            f"got size and crop_size {sorted(sides)}"
-        )
-    return processor
-
-
-def _image_settings(folder: Path) -> dict:
-    """preprocessor_config.json, or its place inside processor_config.json, as v5 saves it."""
-    path = folder / "preprocessor_config.json"
-    if not path.is_file() and (folder / "processor_config.json").is_file():
-        nested = read_json(folder / "processor_config.json").get("image_processor")
-        if isinstance(nested, dict):
-            return nested
-    return read_json(path)
+        raise UserError(f"{folder}: unreadable tokenizer ({one_line(error)})") from error
 
 
 def _template_of_json(folder: Path) -> str | None:
     """Older folders keep the chat template of the processor in chat_template.json."""
     path = folder / "chat_template.json"
     return read_json(path).get("chat_template") if path.is_file() else None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -23,6 +23,7 @@ class Request:
     id: str
     prompt: str
     images: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()
     max_new_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -35,6 +36,7 @@ _CHECKS = {
     "id": identifier,
     "prompt": text,
     "images": texts,
+    "videos": texts,
     "max_new_tokens": number(whole=True, low=1),
     "temperature": number(whole=False, low=0),
     "top_p": number(whole=False, low=0, high=1),

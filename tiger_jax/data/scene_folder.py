@@ -1,22 +1,27 @@
-"""Writes the embedded pair's Hugging Face folders, all but the weights.
+"""Writes the embedded pairs' Hugging Face folders, all but the weights.
 
-The tokenizer is a BPE model without merges: a word of the scene grammar, with its leading space, is
-one row of the vocabulary, and any other text falls back to characters and UTF-8 bytes, so nothing a
-person types is lost. The same call always writes the same bytes.
+`tiny_llava` is of the LLaVA-NeXT family, `tiny_qwen3_vl` of Qwen3-VL's. The same call always writes
+the same bytes.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Literal
 
-from tiger_jax.data.scene_language import grammar_texts
+from tiger_jax.data.scene_tokenizer import (
+    BOS,
+    EOS,
+    IMAGE,
+    PAD,
+    QWEN_SPECIAL_TOKENS,
+    SPECIAL_TOKENS,
+    Pair,
+    build_tokenizer,
+)
 
 Role = Literal["verifier", "drafter"]
-SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<pad>", "<image>")
-UNK, BOS, EOS, PAD, IMAGE = range(5)
-VOCAB_ROWS = 384
-IMAGE_SIZE, PATCH_SIZE = 112, 14
+VOCAB_ROWS, QWEN_VOCAB_ROWS = 384, 512
+IMAGE_SIZE, PATCH_SIZE, QWEN_PATCH_SIZE = 112, 14, 7
 PINPOINTS = ((112, 112), (112, 224), (224, 112), (224, 224), (336, 112), (112, 336))  # (h, w)
 CHAT_TEMPLATE = (
     "{%- for message in messages %}"
@@ -37,32 +42,62 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt %}{{- 'ASSISTANT:' }}{%- endif %}"
 )
 
-_SPACE = "\u2581"  # the visible space of SentencePiece vocabularies
-_PIECES = (  # how text is cut before look-up: role marks, words with their space, single characters
-    rf"{_SPACE}ASSISTANT:|USER:|{_SPACE}?[A-Za-z]+|{_SPACE}?[0-9]+|[\s\S]"
+QWEN_CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' }}"
+    "{%- if message['content'] is string %}{{- message['content'] }}"
+    "{%- else %}{%- for part in message['content'] %}"
+    "{%- if part['type'] == 'image' %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{%- elif part['type'] == 'video' %}{{- '<|vision_start|><|video_pad|><|vision_end|>' }}"
+    "{%- elif part['type'] == 'text' %}{{- part['text'] }}{%- endif %}"
+    "{%- endfor %}{%- endif %}"
+    "{{- '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
+
 _TEXT_SIZES = {
     "verifier": {"hidden_size": 256, "intermediate_size": 688, "layers": 4, "heads": 8},
     "drafter": {"hidden_size": 128, "intermediate_size": 256, "layers": 2, "heads": 4},
 }
+"""Of both pairs; in tiny_qwen3_vl two query heads share a key head."""
+_QWEN_IDS = {token: i for i, token in enumerate(QWEN_SPECIAL_TOKENS)}
+_QWEN_END, _QWEN_TURN_END = _QWEN_IDS["<|endoftext|>"], _QWEN_IDS["<|im_end|>"]
 
 
-def write_tiny_folder(folder: str | Path, role: Role = "verifier") -> Path:
-    """Write every file but the weights of one of the embedded pair; returns the folder."""
+def write_tiny_folder(
+    folder: str | Path, role: Role = "verifier", pair: Pair = "tiny_llava"
+) -> Path:
+    """Write every file but the weights of one model of a pair; returns the folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    build_tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    for name, content in {
-        "config.json": model_config(role),
+    build_tokenizer(pair).save(str(folder / "tokenizer.json"))
+    template, files = (
+        (CHAT_TEMPLATE, _llava_files(role))
+        if pair == "tiny_llava"
+        else (QWEN_CHAT_TEMPLATE, _qwen_files(role))
+    )
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    for name, content in files.items():
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _llava_files(role: Role) -> dict[str, dict]:
+    extra = {"image_token": SPECIAL_TOKENS[IMAGE]}
+    return {
+        "config.json": _llava_config(role),
         "generation_config.json": {
             "bos_token_id": BOS,
             "eos_token_id": EOS,
             "pad_token_id": PAD,
         },
-        "tokenizer_config.json": _tokenizer_config(),
+        "tokenizer_config.json": _tokenizer_config(
+            "LlavaNextProcessor", _special_tokens(), extra, 2048
+        ),
         "special_tokens_map.json": _special_tokens(),
-        "preprocessor_config.json": _preprocessor_config(),
+        "preprocessor_config.json": _llava_preprocessor_config(),
         "processor_config.json": {
             "processor_class": "LlavaNextProcessor",
             "image_token": SPECIAL_TOKENS[IMAGE],
@@ -70,53 +105,10 @@ def write_tiny_folder(folder: str | Path, role: Role = "verifier") -> Path:
             "num_additional_image_tokens": 1,  # the class row; without it counts are one short
             "vision_feature_select_strategy": "default",
         },
-    }.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
+    }
 
 
-def build_tokenizer():
-    """The tokenizers.Tokenizer of the pair: `<s>` comes first, special tokens are never cut."""
-    from tokenizers import (
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        processors,
-    )
-
-    vocab = {token: i for i, token in enumerate(vocabulary())}
-    tokenizer = Tokenizer(
-        models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True, ignore_merges=True)
-    )
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), behavior="isolated")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", BOS)]
-    )
-    return tokenizer
-
-
-def vocabulary() -> list[str]:
-    """Token texts in row order: special tokens, characters, bytes of all others, words."""
-    characters = ["\n", _SPACE, *(chr(code) for code in range(33, 127))]
-    others = [b for b in (*range(0x20), *range(0x7F, 0xC0), *range(0xC2, 0xF5)) if b != 0x0A]
-    pieces = set()
-    for text in grammar_texts():
-        pieces.update(re.findall(_PIECES, text.replace(" ", _SPACE)))
-    pieces |= {"USER:", f"{_SPACE}ASSISTANT:"}
-    words = sorted(piece for piece in pieces if len(piece) > 1)
-    return [*SPECIAL_TOKENS, *characters, *(f"<0x{b:02X}>" for b in others), *words]
-
-
-def model_config(role: Role) -> dict:
+def _llava_config(role: Role) -> dict:
     """config.json of the verifier or the drafter, as transformers' LlavaNextConfig reads it."""
     size = _TEXT_SIZES[role]
     return {
@@ -173,19 +165,7 @@ def _special_tokens() -> dict:
     return dict(zip(names, SPECIAL_TOKENS, strict=False))
 
 
-def _tokenizer_config() -> dict:
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "processor_class": "LlavaNextProcessor",
-        **_special_tokens(),
-        "extra_special_tokens": {"image_token": SPECIAL_TOKENS[IMAGE]},
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 2048,
-        "padding_side": "left",
-    }
-
-
-def _preprocessor_config() -> dict:
+def _llava_preprocessor_config() -> dict:
     return {
         "image_processor_type": "LlavaNextImageProcessor",
         "processor_class": "LlavaNextProcessor",
@@ -202,4 +182,122 @@ def _preprocessor_config() -> dict:
         "do_normalize": True,
         "do_convert_rgb": True,
         "do_pad": True,
+    }
+
+
+def _tokenizer_config(processor: str, special: dict, extra: dict, max_length: int) -> dict:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "processor_class": processor,
+        **special,
+        "extra_special_tokens": extra,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": max_length,
+        "padding_side": "left",
+    }
+
+
+def _qwen_files(role: Role) -> dict[str, dict]:
+    special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    extra = {
+        "image_token": "<|image_pad|>",
+        "video_token": "<|video_pad|>",
+        "vision_start_token": "<|vision_start|>",
+        "vision_end_token": "<|vision_end|>",
+    }
+    pictures = _qwen_preprocessor_config()
+    return {
+        "config.json": _qwen_config(role),
+        "generation_config.json": {
+            "eos_token_id": [_QWEN_TURN_END, _QWEN_END],
+            "pad_token_id": _QWEN_END,
+        },
+        "tokenizer_config.json": _tokenizer_config("Qwen3VLProcessor", special, extra, 4096),
+        "special_tokens_map.json": special,
+        "preprocessor_config.json": {
+            "image_processor_type": "Qwen2VLImageProcessorFast",
+            "size": {"shortest_edge": IMAGE_SIZE**2, "longest_edge": 4 * IMAGE_SIZE**2},
+            **pictures,
+        },
+        "video_preprocessor_config.json": {
+            "video_processor_type": "Qwen3VLVideoProcessor",
+            "size": {"shortest_edge": 4096, "longest_edge": 64 * IMAGE_SIZE**2},
+            **pictures,
+            "fps": 2,
+            "min_frames": 4,
+            "max_frames": 64,
+        },
+        "processor_config.json": {"processor_class": "Qwen3VLProcessor"},
+    }
+
+
+def _qwen_config(role: Role) -> dict:
+    """config.json as the hub spells it; transformers 5 folds the two rope entries into one."""
+    size = _TEXT_SIZES[role]
+    tied = role == "drafter"
+    return {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        "dtype": "bfloat16",
+        "image_token_id": _QWEN_IDS["<|image_pad|>"],
+        "video_token_id": _QWEN_IDS["<|video_pad|>"],
+        "vision_start_token_id": _QWEN_IDS["<|vision_start|>"],
+        "vision_end_token_id": _QWEN_IDS["<|vision_end|>"],
+        "tie_word_embeddings": tied,
+        "text_config": {
+            "model_type": "qwen3_vl_text",
+            "vocab_size": QWEN_VOCAB_ROWS,
+            "hidden_size": size["hidden_size"],
+            "intermediate_size": size["intermediate_size"],
+            "num_hidden_layers": size["layers"],
+            "num_attention_heads": size["heads"],
+            "num_key_value_heads": size["heads"] // 2,
+            "head_dim": 40,  # times the heads is not the hidden size, as in the 4B model
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "rope_scaling": {
+                "rope_type": "default",
+                "mrope_interleaved": True,
+                "mrope_section": [8, 6, 6],
+            },
+            "max_position_embeddings": 4096,
+            "attention_bias": False,
+            "tie_word_embeddings": tied,
+            "eos_token_id": _QWEN_TURN_END,
+            "pad_token_id": _QWEN_END,
+        },
+        "vision_config": {
+            "model_type": "qwen3_vl",
+            "hidden_size": 96,
+            "intermediate_size": 384,
+            "depth": 3,
+            "num_heads": 4,
+            "in_channels": 3,
+            "patch_size": QWEN_PATCH_SIZE,
+            "temporal_patch_size": 2,
+            "spatial_merge_size": 2,
+            "num_position_embeddings": (IMAGE_SIZE // QWEN_PATCH_SIZE) ** 2,
+            "out_hidden_size": size["hidden_size"],
+            "deepstack_visual_indexes": [0, 1],
+            "hidden_act": "gelu_pytorch_tanh",
+        },
+    }
+
+
+def _qwen_preprocessor_config() -> dict:
+    """What pictures and videos share. The numbers of `size` are areas in pixels."""
+    return {
+        "processor_class": "Qwen3VLProcessor",
+        "patch_size": QWEN_PATCH_SIZE,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "do_convert_rgb": True,
     }

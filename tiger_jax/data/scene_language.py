@@ -3,10 +3,11 @@
 A template holds slots ("It is in row {row}, column {column}."). The same template writes a sentence
 and, as a regular expression, reads it back, so `answer_is_correct` compares facts and accepts every
 wording that the grammar knows. Wordings are drawn with probabilities .55, .25 and .20.
+clip_language.py adds the sentences about clips.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -116,14 +117,14 @@ _ITEM = {  # wordings of one item
     "digit": ("the digit {name} in {color}", "a {color} digit {name}"),
 }
 _SLOT = {  # what a slot holds, as an expression; words and items take any text and are parsed later
-    "color": "|".join(COLORS),
+    **dict.fromkeys(("color", "before", "after"), "|".join(COLORS)),
     "size": "|".join(SIZES),
     "number": "|".join(NUMBERS),
     "row": "|".join(NUMBERS),
     "column": "|".join(NUMBERS),
     "be": "is|are",
     "noun": r"\w+(?: \w+)?",
-    "ref": r"\w+(?: \w+){0,2}",
+    **dict.fromkeys(("ref", "other"), r"\w+(?: \w+){0,2}"),
 }
 
 
@@ -150,13 +151,21 @@ def join(phrases: Sequence[str], rng: np.random.Generator, joins: Sequence[str] 
     return text
 
 
-def parse_question(question: str) -> tuple[str, dict[str, str]]:
-    """(form, slots) of a question of this grammar; ValueError for any other text."""
-    for form, templates in QUESTIONS.items():
-        for template in templates:
-            if match := _pattern(template).fullmatch(_normal(question)):
-                return form, match.groupdict()
+def parse_question(
+    question: str, questions: dict[str, tuple[str, ...]] = QUESTIONS
+) -> tuple[str, dict[str, str]]:
+    """(form, slots) of a question in one of the wordings; ValueError for any other text."""
+    for form, templates in questions.items():
+        for slots in readings(templates, question):
+            return form, slots
     raise ValueError(f"question: expected one of the scene grammar, got {question!r}")
+
+
+def readings(templates: Sequence[str], text: str) -> Iterator[dict[str, str]]:
+    """The slots of `text`, lower case, by each template that it fits."""
+    for template in templates:
+        if match := _pattern(template).fullmatch(_normal(text)):
+            yield match.groupdict()
 
 
 def answer_is_correct(form: str, facts: dict, answer: str) -> bool:
@@ -165,20 +174,14 @@ def answer_is_correct(form: str, facts: dict, answer: str) -> bool:
     Values: text; for `words` a tuple of words, for `items` a tuple of Item, both in reading order
     and complete.
     """
-    return any(_agrees(match, facts) for match in _readings(form, answer))
+    return any(_agrees(said, facts) for said in readings(ANSWERS[form], answer))
 
 
-def _agrees(match: re.Match, facts: dict) -> bool:
+def _agrees(said: dict[str, str], facts: dict) -> bool:
     return all(
         slot == "be" or _parse_slot(slot, text) == _normal_fact(facts[slot])
-        for slot, text in match.groupdict().items()
+        for slot, text in said.items()
     )
-
-
-def _readings(form: str, answer: str) -> Iterator[re.Match]:
-    for template in ANSWERS[form]:
-        if match := _pattern(template).fullmatch(_normal(answer)):
-            yield match
 
 
 def _normal(text: str) -> str:
@@ -200,11 +203,11 @@ def _parse_slot(slot: str, text: str):
     if slot == "words":
         return tuple(re.split(r", then |, | and ", text))
     if slot == "items":
-        return tuple(_parse_item(phrase) for phrase in re.split(r", then |, | and ", text))
+        return tuple(parse_item(phrase) for phrase in re.split(r", then |, | and ", text))
     return text
 
 
-def _parse_item(phrase: str) -> tuple[str, ...] | None:
+def parse_item(phrase: str) -> tuple[str, ...] | None:
     """(kind, name, color, size), or None for anything that is not one well-formed item."""
     names = {"shape": SHAPES, "word": WORDS, "digit": DIGITS}
     for kind, templates in _ITEM.items():
@@ -219,8 +222,13 @@ def _parse_item(phrase: str) -> tuple[str, ...] | None:
 
 def _normal_fact(value):
     if isinstance(value, tuple) and value and isinstance(value[0], Item):
-        return tuple((item.kind, item.name, item.color, item.size) for item in value)
+        return tuple(item_facts(item) for item in value)
     return value
+
+
+def item_facts(item: Item) -> tuple[str, ...]:
+    """What `parse_item` reads in a right phrase for the item."""
+    return item.kind, item.name, item.color, item.size
 
 
 def grammar_texts() -> Iterator[str]:
@@ -228,10 +236,20 @@ def grammar_texts() -> Iterator[str]:
 
     A question starts a line; everything else follows a space.
     """
-    blank = re.compile(r"\{\w+\}")
-    yield from (blank.sub("#", q) for templates in QUESTIONS.values() for q in templates)
-    for templates in (*ANSWERS.values(), *_ITEM.values()):
-        yield from (" " + blank.sub("#", template) for template in templates)
+    yield from template_texts(QUESTIONS.values())
+    for text in template_texts((*ANSWERS.values(), *_ITEM.values())):
+        yield " " + text
     yield from (" " + word for word in (*COLORS, *SIZES, *SHAPES, *NUMBERS, *WORDS, "is", "are"))
     yield from (f" {shape}s" for shape in SHAPES)
     yield from (*_JOINS, " words", " digits", " shapes", " things")
+
+
+def opening_texts() -> Iterator[str]:
+    """The texts that begin an answer, for a chat template in which it starts a line."""
+    yield from template_texts((*ANSWERS.values(), *_ITEM.values()))
+    yield from (*COLORS, *SIZES, *NUMBERS, *WORDS)
+
+
+def template_texts(groups: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The templates with their slots made blank."""
+    return (re.sub(r"\{\w+\}", "#", template) for templates in groups for template in templates)

@@ -63,6 +63,11 @@ class Scene:
     qa: tuple[QA, ...]
 
     @property
+    def picture(self) -> UInt8[np.ndarray, "H W 3"]:
+        """What a prompt shows of it: the image. That of a clip is a video."""
+        return self.image
+
+    @property
     def cell_content(self) -> Int32[np.ndarray, " cells"]:
         """Index into CONTENT_CLASSES of each cell, row by row."""
         labels = np.zeros(self.grid, np.int32)

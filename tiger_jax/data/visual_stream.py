@@ -1,7 +1,8 @@
 """A prompt as a routed drafter reads it: its visual tokens set apart, its text where it was.
 
 Letters: B prompts, S prompt tokens, L stream tokens, r visual tokens of one prompt, R of a batch
-(padded), P pooled tokens of a picture, U regions of a batch (most pictures of a prompt * P).
+(padded), P pooled tokens of a picture, U regions of a batch (most pictures of a prompt * P),
+A axes of a position.
 
 The bank holds every visual token of the prompt in order, newlines too. Region image * P + cell is
 the part of a picture that one pooled token averages, cells in raster order on a G x G grid:
@@ -16,7 +17,6 @@ Text keeps the rotary positions of the full prompt in each of them.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +28,11 @@ from tiger_jax.data.batches import (
     TILE_BUCKETS,
     PromptInputs,
     choose_bucket,
-    shift_rows,
+    pad_rows,
+    table_rows,
 )
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.config import ModelConfig
 
 QUERIES = ("visual", "text_only", "full")
 POOLED_TOKENS = (1, 4, 9, 16)
@@ -41,16 +42,18 @@ _GRID_TOLERANCE = 1e-6  # a centre on a cell's border is in the later cell whate
 
 
 class StreamInputs(NamedTuple):
-    """One prompt's stream and bank; `bank_rows` index the prompt's own table of visual rows.
+    """One prompt's stream and bank.
 
-    `visual` is TEXT, a bank index, or FIRST_POOLED - region.
+    `visual` is TEXT, a bank index, or FIRST_POOLED - region; `sources` say which prompt token each
+    is, of a pooled one the first of its picture.
     """
 
     tokens: Int32[np.ndarray, " L"]
-    positions: Int32[np.ndarray, " L"]
+    sources: Int32[np.ndarray, " L"]
+    positions: Int32[np.ndarray, "L *A"]
     visual: Int32[np.ndarray, " L"]
-    bank_rows: Int32[np.ndarray, " r"]
-    bank_positions: Int32[np.ndarray, " r"]
+    bank_sources: Int32[np.ndarray, " r"]
+    bank_positions: Int32[np.ndarray, "r *A"]
     bank_images: Int32[np.ndarray, " r"]
     bank_regions: Int32[np.ndarray, " r"]
 
@@ -58,15 +61,18 @@ class StreamInputs(NamedTuple):
 class StreamBatch(NamedTuple):
     """Streams padded on the right; `bank_rows` index the batch's flat table of batches.py.
 
-    Padding holds the pad id, position 0, and -1 elsewhere. `region_sizes` count the members.
+    Padding holds the pad id, source and position 0, and -1 elsewhere. `region_sizes` count the
+    members.
     """
 
     tokens: Int32[np.ndarray, "B L"]
     lengths: Int32[np.ndarray, " B"]
-    positions: Int32[np.ndarray, "B L"]
+    sources: Int32[np.ndarray, "B L"]
+    positions: Int32[np.ndarray, "B L *A"]
     visual: Int32[np.ndarray, "B L"]
     bank_rows: Int32[np.ndarray, "B R"]
-    bank_positions: Int32[np.ndarray, "B R"]
+    bank_sources: Int32[np.ndarray, "B R"]
+    bank_positions: Int32[np.ndarray, "B R *A"]
     bank_images: Int32[np.ndarray, "B R"]
     bank_regions: Int32[np.ndarray, "B R"]
     region_sizes: Float32[np.ndarray, "B U"]
@@ -75,8 +81,9 @@ class StreamBatch(NamedTuple):
 def stream_inputs(prompt: PromptInputs, pooled_tokens: int, query: str) -> StreamInputs:
     """Split a prompt into its bank and the stream that a drafter reads.
 
-    A pooled token stands at the mean of its members' positions, halves rounded up; a region without
-    members has none. Pooled positions follow raster order, so they need not rise.
+    A pooled token stands at the mean of its members' positions, on each axis and with halves
+    rounded up; a region without members has none. Pooled positions follow raster order, so they
+    need not rise.
 
     Raises:
         UserError: `pooled_tokens` or `query` is none of POOLED_TOKENS or QUERIES.
@@ -89,10 +96,11 @@ def stream_inputs(prompt: PromptInputs, pooled_tokens: int, query: str) -> Strea
     order, positions, visual = _stream(prompt, where, regions, pooled_tokens, query)
     return StreamInputs(
         tokens=prompt.tokens[order],
+        sources=order.astype(np.int32),
         positions=positions.astype(np.int32),
         visual=visual.astype(np.int32),
-        bank_rows=prompt.image_rows[where],
-        bank_positions=where.astype(np.int32),
+        bank_sources=where.astype(np.int32),
+        bank_positions=prompt.positions[where],
         bank_images=images,
         bank_regions=regions.astype(np.int32),
     )
@@ -100,7 +108,7 @@ def stream_inputs(prompt: PromptInputs, pooled_tokens: int, query: str) -> Strea
 
 def batch_streams(
     prompts: Sequence[PromptInputs],
-    config: LlavaNextConfig,
+    config: ModelConfig,
     pooled_tokens: int,
     query: str,
     tile_bucket: int | None = None,
@@ -115,27 +123,29 @@ def batch_streams(
         UserError: a given bucket is too small, or as `stream_inputs`.
     """
     streams = [stream_inputs(prompt, pooled_tokens, query) for prompt in prompts]
-    n_tiles = [len(prompt.tiles) for prompt in prompts]
-    height = choose_bucket("tiles", sum(n_tiles), tile_bucket, TILE_BUCKETS)
+    n_tiles = sum(len(prompt.tiles) for prompt in prompts)
+    height = choose_bucket("tiles", n_tiles, tile_bucket, TILE_BUCKETS)
     lengths = np.array([len(stream.tokens) for stream in streams], np.int32)
     width = choose_bucket("tokens", int(lengths.max()), seq_bucket, SEQ_BUCKETS)
-    most = max(len(stream.bank_rows) for stream in streams)
+    most = max(len(stream.bank_sources) for stream in streams)
     bank_width = choose_bucket("visual tokens", most, bank_bucket, SEQ_BUCKETS)
-    first_tiles = accumulate(n_tiles[:-1], initial=0)
-    rows = [
-        shift_rows(stream.bank_rows, n, first, height, config.rows_per_tile)
-        for stream, n, first in zip(streams, n_tiles, first_tiles, strict=True)
-    ]
-    regions = _pad([stream.bank_regions for stream in streams], bank_width, TEXT)
+    rows = [rows[rows >= 0] for rows in table_rows(prompts, height)]
+
+    def padded(name: str, to: int, fill: int) -> np.ndarray:
+        return pad_rows([getattr(stream, name) for stream in streams], to, fill)
+
+    regions = padded("bank_regions", bank_width, TEXT)
     n_images = max(stream.bank_images.max(initial=TEXT) + 1 for stream in streams)
     return StreamBatch(
-        tokens=_pad([stream.tokens for stream in streams], width, config.pad_token_id),
+        tokens=padded("tokens", width, config.pad_token_id),
         lengths=lengths,
-        positions=_pad([stream.positions for stream in streams], width, 0),
-        visual=_pad([stream.visual for stream in streams], width, TEXT),
-        bank_rows=_pad(rows, bank_width, TEXT),
-        bank_positions=_pad([stream.bank_positions for stream in streams], bank_width, 0),
-        bank_images=_pad([stream.bank_images for stream in streams], bank_width, TEXT),
+        sources=padded("sources", width, 0),
+        positions=padded("positions", width, 0),
+        visual=padded("visual", width, TEXT),
+        bank_rows=pad_rows(rows, bank_width, TEXT),
+        bank_sources=padded("bank_sources", bank_width, 0),
+        bank_positions=padded("bank_positions", bank_width, 0),
+        bank_images=padded("bank_images", bank_width, TEXT),
         bank_regions=regions,
         region_sizes=_sizes(regions, max(int(n_images) * pooled_tokens, 1)),
     )
@@ -151,36 +161,31 @@ def _cells(places: np.ndarray, pooled_tokens: int) -> np.ndarray:
 def _stream(
     prompt: PromptInputs, where: np.ndarray, regions: np.ndarray, pooled_tokens: int, query: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(prompt index that gives the token id, position, visual), each [L]."""
+    """(prompt token that gives the id, position [L] or [L, A], visual), each of L."""
     every = np.arange(len(prompt.tokens))
     if query == "full":
         visual = np.full(len(every), TEXT)
         visual[where] = np.arange(len(where))
-        return every, every, visual
+        return every, prompt.positions, visual
     text = every[prompt.image_ids < 0]
     text_visual = np.full(len(text), TEXT)
     if query == "text_only":
-        return text, text, text_visual
+        return text, prompt.positions[text], text_visual
 
     sizes = np.bincount(regions)
     pooled = np.flatnonzero(sizes)
-    sums = np.bincount(regions, where).astype(np.int64)
-    means = (2 * sums[pooled] + sizes[pooled]) // (2 * sizes[pooled])
+    sums = np.zeros((len(sizes), *prompt.positions.shape[1:]), np.int64)
+    np.add.at(sums, regions, prompt.positions[where])
+    count = sizes[pooled].reshape(-1, *[1] * (sums.ndim - 1))
+    means = (2 * sums[pooled] + count) // (2 * count)
     # all pooled tokens of a picture enter where it began, in the order of their regions
     _, firsts = np.unique(prompt.image_ids[where], return_index=True)
     begins = where[firsts][pooled // pooled_tokens]
     order = np.concatenate([text, begins])
     into = np.argsort(order, kind="stable")
-    positions = np.concatenate([text, means])
+    positions = np.concatenate([prompt.positions[text], means])
     visual = np.concatenate([text_visual, FIRST_POOLED - pooled])
     return order[into], positions[into], visual[into]
-
-
-def _pad(rows: Sequence[np.ndarray], width: int, fill: int) -> Int32[np.ndarray, "B width"]:
-    padded = np.full((len(rows), width), fill, np.int32)
-    for b, row in enumerate(rows):
-        padded[b, : len(row)] = row
-    return padded
 
 
 def _sizes(regions: np.ndarray, n_regions: int) -> Float32[np.ndarray, "B U"]:

@@ -37,7 +37,7 @@ def decode_step(
 ) -> DecodeState:  # fmt: skip
     """Run the pending token and emit its successor."""
     active = state.active
-    positions = state.lengths[:, None]
+    positions = (state.lengths + state.rope_deltas)[:, None]
     mask = chain_mask(state.lengths, 1, state.cache.capacity)
     hidden, cache, _ = model.extend(
         params, state.pending[:, None], positions, state.cache, state.lengths, mask
@@ -48,7 +48,7 @@ def decode_step(
         token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     else:
         law = sampling.next_token_law(logits, request, mode)
-        keys = sampling.draw_keys(request.seeds, positions + 1, Purpose.EMIT)
+        keys = sampling.draw_keys(request.seeds, state.lengths[:, None] + 1, Purpose.EMIT)
         token = sampling.draw(law, keys, mode)
     one = jnp.ones_like(state.counts)
     state, emitted = emit(state, limits, token, token_logprobs(raw, token), one)

@@ -187,7 +187,8 @@ def _context(state: DecodeState, request: Sampling, limits: Limits) -> RoundCont
     """Every row drafts."""
     return RoundContext(
         pending=state.pending, previous=state.previous, lengths=state.lengths,
-        active=jnp.ones_like(state.active), sampling=request, drawable=limits.drawable,
+        rope_deltas=state.rope_deltas, active=jnp.ones_like(state.active),
+        sampling=request, drawable=limits.drawable,
     )  # fmt: skip
 
 
@@ -196,7 +197,7 @@ def _verify_many(
 ) -> Array:
     """STEPS verifier passes over `tokens` tokens, each fed with the choices of the one before."""
     mask = chain_mask(state.lengths, tokens, state.cache.capacity)
-    positions = state.lengths[:, None] + jnp.arange(tokens)[None]
+    positions = (state.lengths + state.rope_deltas)[:, None] + jnp.arange(tokens)[None]
 
     def body(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         block, cache = carry

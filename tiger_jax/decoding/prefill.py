@@ -35,7 +35,7 @@ def prefill_model(
     table = None if prompt.tiles is None else model.encode_images(params, prompt.tiles)
     x = model.embed(params, prompt.tokens, prompt.image_rows, table)
     cache = model.init_cache(x.shape[0], capacity)
-    hidden, cache, tapped = model.prefill(params, x, cache, taps)
+    hidden, cache, tapped = model.prefill(params, x, cache, taps, prompt.positions)
     last = jnp.take_along_axis(hidden, (prompt.lengths - 1)[:, None, None], axis=1)
     return Prefilled(cache=cache, logits=model.logits(params, last), taps=tapped)
 
@@ -62,6 +62,7 @@ def start(
     state = DecodeState(
         cache=read.cache,
         lengths=prompt.lengths,
+        rope_deltas=prompt.rope_deltas,
         pending=first[:, 0],
         previous=jnp.take_along_axis(prompt.tokens, (prompt.lengths - 1)[:, None], axis=1)[:, 0],
         tokens=jnp.zeros((batch, room), jnp.int32),

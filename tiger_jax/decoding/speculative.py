@@ -55,8 +55,8 @@ def decode_round(
     spec = drafter.spec
     active = state.active
     context = RoundContext(
-        pending=state.pending, previous=state.previous, lengths=state.lengths, active=active,
-        sampling=request, drawable=limits.drawable,
+        pending=state.pending, previous=state.previous, lengths=state.lengths,
+        rope_deltas=state.rope_deltas, active=active, sampling=request, drawable=limits.drawable,
     )  # fmt: skip
     tree, drafter_state = drafter.propose(drafter_params, state.drafter, context, mode)
     raw, cache, taps = _verify(model, drafter, params, tree, state)
@@ -88,11 +88,12 @@ def _verify(
     spec, capacity = drafter.spec, state.cache.capacity
     if spec.is_chain:
         mask = draft_tree.chain_mask(state.lengths, spec.nodes, capacity)
-        positions = state.lengths[:, None] + jnp.arange(spec.nodes)[None]
+        depths = jnp.arange(spec.nodes)[None]
     else:
         seen = draft_tree.ancestors(tree, spec)
         mask = draft_tree.cache_mask(seen, state.lengths, capacity)
-        positions = state.lengths[:, None] + draft_tree.depths(seen)
+        depths = draft_tree.depths(seen)
+    positions = (state.lengths + state.rope_deltas)[:, None] + depths
     hidden, cache, taps = model.extend(
         params, tree.tokens, positions, state.cache, state.lengths, mask, spec.taps
     )

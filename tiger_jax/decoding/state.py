@@ -41,7 +41,10 @@ class DecodeState:
     cache: KVCache
     """The verifier's keys and values."""
     lengths: Int[Array, "B"]
-    """Valid cache rows; also the absolute position of `pending`."""
+    """Valid cache rows; also the row that `pending` will have."""
+    rope_deltas: Int[Array, "B"]
+    """Rotary position minus row number of every token behind the prompt: pictures may take fewer
+    positions than rows."""
     pending: Int[Array, "B"]
     """The last emitted token, which the verifier's cache does not hold yet."""
     previous: Int[Array, "B"]

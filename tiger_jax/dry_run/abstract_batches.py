@@ -23,9 +23,8 @@ from tiger_jax.models.image_geometry import image_token_rows
 from tiger_jax.routing.bank import BankLayout, Stream
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.sharding import rules
-from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.block_layout import Prefixes, TextRows
 from tiger_jax.training.draft_batch import DraftBatch
-from tiger_jax.training.teacher_pass import PrefixArrays
 
 LEADING_TEXT = 40
 """Tokens of the system prompt, before the picture."""
@@ -105,6 +104,7 @@ def draft_batch(
     return DraftBatch(
         tiles=_tiles(longest, tiles), prefix_tokens=ints(size, longest.prefix),
         prefix_image_rows=ints(size, longest.prefix), prefix_lengths=ints(size),
+        prefix_positions=ints(size, longest.prefix),
         stream=stream(longest, size, pooled),
         tokens=ints(size, tokens), segments=ints(size, tokens), positions=ints(size, tokens),
         anchors=ints(size, blocks), block_lengths=ints(size, blocks),
@@ -118,18 +118,21 @@ def stream(longest: Longest, size: int, pooled: int) -> Stream:
     """The drafter's reading of the prefixes."""
     rows, bank = longest.stream, round_width(longest.visual)
     layout = BankLayout(
-        rows=ints(size, bank), positions=ints(size, bank), images=ints(size, bank),
-        regions=ints(size, bank), region_sizes=floats(size, max(pooled, 1)),
+        rows=ints(size, bank), sources=ints(size, bank), positions=ints(size, bank),
+        images=ints(size, bank), regions=ints(size, bank), region_sizes=floats(size, max(pooled, 1)),
     )  # fmt: skip
-    return Stream(ints(size, rows), ints(size), ints(size, rows), ints(size, rows), layout)
+    return Stream(
+        tokens=ints(size, rows), lengths=ints(size), sources=ints(size, rows),
+        positions=ints(size, rows), visual=ints(size, rows), bank=layout,
+    )  # fmt: skip
 
 
-def teacher_batch(longest: Longest, size: int) -> tuple[PrefixArrays, TextRows]:
+def teacher_batch(longest: Longest, size: int) -> tuple[Prefixes, TextRows]:
     """Prefixes and packed texts of a teacher's pass."""
     tiles = _tiles(longest, round_tiles(size * longest.tiles, size))
     prefix, text = (size, longest.prefix), (size, longest.text)
     return (
-        PrefixArrays(ints(*prefix), ints(*prefix), ints(size), tiles, Shape(prefix, jnp.bool_)),
+        Prefixes(tiles, ints(*prefix), ints(*prefix), ints(size), ints(*prefix)),
         TextRows(ints(*text), ints(*text), ints(*text)),
     )
 
@@ -141,6 +144,7 @@ def prompts(longest: Longest, size: int, dtype: Any, pooled: int | None = None) 
         tokens=ints(size, longest.prompt), lengths=ints(size),
         image_rows=ints(size, longest.prompt), tiles=_tiles(longest, tiles, dtype),
         stream=None if pooled is None else stream(longest, size, pooled),
+        positions=ints(size, longest.prompt),
     )  # fmt: skip
 
 

@@ -107,13 +107,13 @@ class Verifier:
 
         def make() -> PromptArrays:
             bank = BankLayout(
-                rows=zeros(batch, visual), positions=zeros(batch, visual),
-                images=zeros(batch, visual), regions=zeros(batch, visual),
+                rows=zeros(batch, visual), sources=zeros(batch, visual),
+                positions=zeros(batch, visual), images=zeros(batch, visual), regions=zeros(batch, visual),
                 region_sizes=zeros(batch, 1, dtype=jnp.float32),
             )  # fmt: skip
             stream = Stream(
-                tokens=zeros(batch, seen), lengths=zeros(batch), positions=zeros(batch, seen),
-                visual=zeros(batch, seen), bank=bank,
+                tokens=zeros(batch, seen), lengths=zeros(batch), sources=zeros(batch, seen),
+                positions=zeros(batch, seen), visual=zeros(batch, seen), bank=bank,
             )  # fmt: skip
             return PromptArrays(
                 tokens=zeros(batch, length), lengths=zeros(batch), image_rows=None, tiles=None,

@@ -64,10 +64,7 @@ def spoken_to(prompt: PromptInputs, answer: Sequence[int]) -> Spoken:
     """One prompt with the tokens of its answer, the end token included if it was said."""
     visual = np.flatnonzero(prompt.image_ids >= 0)
     cut = int(visual[-1]) + 1 if len(visual) else 1
-    prefix = PromptInputs(
-        prompt.tokens[:cut], prompt.image_rows[:cut], prompt.tiles, prompt.places[:cut],
-        prompt.image_ids[:cut],
-    )  # fmt: skip
+    prefix = prompt.cut(cut)
     tokens, none = np.asarray(answer, np.int32), np.zeros((len(answer), 0), np.float32)
     record = TeacherRecord(
         np.array([len(tokens)], np.int32), tokens, none, none, none,
@@ -225,10 +222,7 @@ def _next_logprobs(
     temperature: Float[Array, ""],
 ) -> Float[Array, "B L"]:  # fmt: skip
     """log p_T of the token behind each packed one."""
-    run = block_layout.run_prompts(
-        model, params, batch.tiles, batch.prefix_tokens, batch.prefix_image_rows,
-        batch.prefix_lengths, batch.text,
-    )  # fmt: skip
+    run = block_layout.run_prompts(model, params, batch.prefixes, batch.text)
     logits = mask_undrawable(model.logits(params, run.hidden), drawable)
     return log_chosen(logits, jnp.pad(batch.tokens[:, 1:], ((0, 0), (0, 1))), temperature)
 

@@ -160,7 +160,8 @@ def make_head(
 def _context(state: DecodeState, request: Sampling, limits: Limits) -> RoundContext:
     return RoundContext(
         pending=state.pending, previous=state.previous, lengths=state.lengths,
-        active=state.active, sampling=request, drawable=limits.drawable,
+        rope_deltas=state.rope_deltas, active=state.active, sampling=request,
+        drawable=limits.drawable,
     )  # fmt: skip
 
 

@@ -162,8 +162,8 @@ def _context(pair: Pipeline, prompt: PromptArrays) -> RoundContext:
     request, limits, _, _ = pair.engine.prepare(prompt, [Options()])
     last = jnp.full(prompt.lengths.shape, pair.config.eos_token_ids[0], jnp.int32)
     return RoundContext(
-        pending=last, previous=last, lengths=prompt.lengths, active=jnp.ones_like(last, bool),
-        sampling=request, drawable=limits.drawable,
+        pending=last, previous=last, lengths=prompt.lengths, rope_deltas=prompt.rope_deltas,
+        active=jnp.ones_like(last, bool), sampling=request, drawable=limits.drawable,
     )  # fmt: skip
 
 

@@ -153,7 +153,9 @@ class TorchTiger(nn.Module):
         images[where] = np.repeat(np.arange(len(counts)), counts)
         for image, (height, width) in enumerate(sizes):
             places[images == image] = image_token_places(height, width, self.config)
-        return PromptInputs(tokens, rows, np.zeros((0, 1, 1, 3), np.float32), places, images)
+        positions = np.arange(len(tokens), dtype=np.int32)
+        none = np.zeros((0, 1, 1, 3), np.float32)
+        return PromptInputs(tokens, rows, none, places, images, positions, tile_rows=1)
 
     def _pool(self, bank: Float[Tensor, "R D"], regions: Int[Tensor, " R"]) -> Tensor:
         """Mean token of each region, at least one row."""

@@ -6,6 +6,7 @@ They are hashable, so that a jitted program can close over them as static values
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from tiger_jax.errors import UserError
 
@@ -132,6 +133,16 @@ class LlavaNextConfig:
         """Visual tokens that the tower gives for one tile."""
         return self.vision.grid**2 + (self.select_strategy == "full")
 
+    @property
+    def picture_facts(self) -> dict[str, Any]:
+        """What two models must share to read the same prompt, pictures included."""
+        return {
+            "<image> id": self.image_token_id,
+            "tile size": self.vision.image_size,
+            "visual rows a tile": self.rows_per_tile,
+            "image_grid_pinpoints": self.pinpoints,
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Qwen3VLConfig:
@@ -146,6 +157,17 @@ class Qwen3VLConfig:
     pad_token_id: int
     bos_token_id: int
     eos_token_ids: tuple[int, ...]
+
+    @property
+    def picture_facts(self) -> dict[str, Any]:
+        """What two models must share to read the same prompt, pictures included."""
+        return {
+            "image id": self.image_token_id,
+            "video id": self.video_token_id,
+            "patch size": self.vision.patch_size,
+            "temporal patch size": self.vision.temporal_patch_size,
+            "merge size": self.vision.merge_size,
+        }
 
 
 ModelConfig = LlavaNextConfig | Qwen3VLConfig

@@ -86,16 +86,16 @@ def position_taps(
     """Rows of the learned side x side table around each patch, and their bilinear shares.
 
     The corners of the frame lie on the corners of the table (align_corners=True): patch i of a row
-    of c stands at i * (side - 1) / (c - 1). In block order.
+    of c stands at i * (side - 1) / (c - 1). In block order; models.md 3.1.
     """
     places = frame_places(rows, columns, merge)
-    scale = (side - 1) / np.maximum(np.array([rows, columns]) - 1, 1)
-    at = places * scale[None]
-    low = np.minimum(np.floor(at).astype(np.int32), side - 1)
+    ends = np.maximum(np.array([rows, columns]) - 1, 1).astype(np.float32)
+    at = (places * (side - 1)).astype(np.float32) / ends[None]  # in float32, as published
+    low = np.floor(at).astype(np.int32)
     high = np.minimum(low + 1, side - 1)
-    share = at - low
-    ends_y = (low[:, 0], 1 - share[:, 0]), (high[:, 0], share[:, 0])
-    ends_x = (low[:, 1], 1 - share[:, 1]), (high[:, 1], share[:, 1])
+    near = 1 - (at - low.astype(np.float32))
+    ends_y = (low[:, 0], near[:, 0]), (high[:, 0], 1 - near[:, 0])
+    ends_x = (low[:, 1], near[:, 1]), (high[:, 1], 1 - near[:, 1])
     taps = [y * side + x for y, _ in ends_y for x, _ in ends_x]
     weights = [wy * wx for _, wy in ends_y for _, wx in ends_x]
     return np.stack(taps, -1).astype(np.int32), np.stack(weights, -1).astype(np.float32)

@@ -56,10 +56,13 @@ Tiles = np.ndarray | Frames
 
 def join_tiles(parts: Sequence[Tiles], count: int) -> Tiles:
     """All tiles one after the other, then empty ones up to `count`; smaller frames are padded."""
-    if not isinstance(parts[0], Frames):
-        return _join(parts, count)
-    return Frames(**{name: _join([getattr(part, name) for part in parts], count)
-                     for name in vars(parts[0])})  # fmt: skip
+    joined = [_join(leaves, count) for leaves in zip(*map(arrays_of, parts), strict=True)]
+    return Frames(*joined) if isinstance(parts[0], Frames) else joined[0]
+
+
+def arrays_of(tiles: Tiles) -> list[np.ndarray]:
+    """What tiles are made of."""
+    return list(vars(tiles).values()) if isinstance(tiles, Frames) else [tiles]
 
 
 def _join(parts: Sequence[np.ndarray], count: int) -> np.ndarray:

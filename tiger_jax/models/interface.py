@@ -28,7 +28,7 @@ from tiger_jax.ops.kv_cache import Context, KVCache
 from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, QWEN3_VL_RULES, ParamRule, constrain
 
 Params = dict
-Tiles = Float[Array, "N S S 3"] | Frames
+Tiles = Float[Array, "tiles side side 3"] | Frames
 FAMILIES = {
     LlavaNextConfig: (LlavaNext, LLAVA_NEXT_RULES),
     Qwen3VLConfig: (Qwen3VL, QWEN3_VL_RULES),

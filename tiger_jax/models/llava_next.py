@@ -56,6 +56,11 @@ class LlavaNext(nn.Module):
         """Width of a visual row: an embedding and nothing behind it."""
         return self.config.text.hidden_size
 
+    @property
+    def feature_width(self) -> int:
+        """Width of `vision_features`."""
+        return self.config.vision.hidden_size * len(self.config.feature_layers)
+
     def vision_features(self, tiles: Float[Array, "N S S 3"]) -> Float[Array, "N r F"]:
         """Tower rows before the projector, the class token dropped unless the strategy is full."""
         states = self.vision_tower(tiles, self.config.feature_layers)

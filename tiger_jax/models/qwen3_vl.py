@@ -42,6 +42,11 @@ class Qwen3VL(nn.Module):
         """W."""
         return (1 + len(self.config.vision.deepstack_layers)) * self.config.text.hidden_size
 
+    @property
+    def feature_width(self) -> int:
+        """Width of `vision_features`."""
+        return self.config.vision.merge_size**2 * self.config.vision.hidden_size
+
     def vision_features(self, frames: Frames) -> Float[Array, "N r F"]:
         """The tower's last rows, the patches of a visual token side by side."""
         return group_squares(self.vision_tower(frames)[0], self.config.vision)

@@ -62,6 +62,14 @@ def on_axes(positions: Int[Array, "*B"], like: Int[Array, "..."]) -> Int[Array, 
     return jnp.broadcast_to(positions[..., None], (*positions.shape, like.shape[-1]))
 
 
+def rope_deltas(positions: Int[Array, "B S *A"], lengths: Int[Array, "B"]) -> Int[Array, "B"]:
+    """What a row's text positions are ahead of its row numbers behind right-padded prompts: the
+    next position is the largest on any axis + 1, and pictures take fewer of them than rows."""
+    inside = jnp.arange(positions.shape[1])[None] < lengths[:, None]
+    largest = positions.reshape(*positions.shape[:2], -1).max(axis=-1)
+    return jnp.where(inside, largest, -1).max(axis=1) + 1 - lengths
+
+
 def rotate(
     x: Float[Array, "B T H d"], cos: Float[Array, "B T d"], sin: Float[Array, "B T d"]
 ) -> Float[Array, "B T H d"]:

@@ -1,7 +1,7 @@
 """The visual bank of a prompt, and the prefix stream in which pooled tokens stand for its pictures.
 
 B: batch, L: stream length, R: bank rows, U: regions (pooled tokens), Rt: rows of the flat visual
-table, D: width.
+table, D: width, W: width of a visual row (models/interface.py), A: axes of a position.
 
     prompt    <s> USER: v0 v1 v2 v3 \\n What ...      positions 0 1 2 3 4 5 6 7 ...
     stream    <s> USER: g0          \\n What ...      positions 0 1 4       6 7 ...
@@ -33,8 +33,10 @@ class BankLayout:
 
     rows: Int[Anywhere, "B R"]
     """Row of the batch's flat visual table; -1 is padding."""
-    positions: Int[Anywhere, "B R"]
-    """Rotary position in the full prompt."""
+    sources: Int[Anywhere, "B R"]
+    """Which token of the full prompt it is."""
+    positions: Int[Anywhere, "B R *A"]
+    """Rotary position there."""
     images: Int[Anywhere, "B R"]
     """Which picture of the prompt; -1 is padding."""
     regions: Int[Anywhere, "B R"]
@@ -43,9 +45,9 @@ class BankLayout:
     """Tokens in each region."""
 
     def picture_ends(self, count: int) -> Int[Array, "B I"]:
-        """Position of the last token of each of `count` pictures; -1 where there is none."""
+        """The last prompt token of each of `count` pictures; -1 where there is none."""
         inside = self.images[:, None] == jnp.arange(count)[None, :, None]
-        return jnp.where(inside, self.positions[:, None], -1).max(axis=-1)
+        return jnp.where(inside, self.sources[:, None], -1).max(axis=-1)
 
 
 @struct.dataclass
@@ -54,7 +56,9 @@ class Stream:
 
     tokens: Int[Anywhere, "B L"]
     lengths: Int[Anywhere, "B"]
-    positions: Int[Anywhere, "B L"]
+    sources: Int[Anywhere, "B L"]
+    """Which token of the full prompt each is; of a pooled one, where its picture begins."""
+    positions: Int[Anywhere, "B L *A"]
     """Rotary positions in the full prompt."""
     visual: Int[Anywhere, "B L"]
     """-1: a text token; i >= 0: bank token i; -2 - u: pooled token u."""
@@ -64,7 +68,8 @@ class Stream:
 def make_stream(fields: Mapping[str, Any]) -> Stream:
     """A stream from the fields of data.visual_stream.StreamBatch."""
     fields = dict(fields)
-    bank = {name: fields.pop(f"bank_{name}") for name in ("rows", "positions", "images", "regions")}
+    names = ("rows", "sources", "positions", "images", "regions")
+    bank = {name: fields.pop(f"bank_{name}") for name in names}
     layout = BankLayout(**bank, region_sizes=fields.pop("region_sizes"))
     return Stream(**fields, bank=layout)
 
@@ -73,10 +78,12 @@ def make_stream(fields: Mapping[str, Any]) -> Stream:
 class Bank:
     """The visual tokens that may be routed."""
 
-    tokens: Float[Array, "B R D"]
+    tokens: Float[Array, "B R W"]
     keys: Float[Array, "B R E"]
     """W_v v, float32: computed once, read in every round."""
-    positions: Int[Array, "B R"]
+    sources: Int[Array, "B R"]
+    """Which token of the full prompt each is."""
+    positions: Int[Array, "B R *A"]
     valid: Bool[Array, "B R"]
     saliency: Float[Array, "B R"] | None = None
     """Scores of a selector that looks once, before the first round."""
@@ -84,13 +91,13 @@ class Bank:
     """Keys and values of the looks that the query takes at the bank before it routes."""
 
 
-def gather_rows(table: Float[Array, "Rt D"], layout: BankLayout) -> Float[Array, "B R D"]:
+def gather_rows(table: Float[Array, "Rt W"], layout: BankLayout) -> Float[Array, "B R W"]:
     """The bank's tokens; padding holds zeros."""
     tokens = jnp.take(table, jnp.maximum(layout.rows, 0), axis=0, mode="clip")
     return jnp.where((layout.rows >= 0)[..., None], tokens, 0)
 
 
-def pool_regions(tokens: Float[Array, "B R D"], layout: BankLayout) -> Float[Array, "B U D"]:
+def pool_regions(tokens: Float[Array, "B R W"], layout: BankLayout) -> Float[Array, "B U W"]:
     """Mean token of each region (v_g); zeros for a region without members."""
     count = layout.region_sizes.shape[1]
     members = jax.nn.one_hot(layout.regions, count, dtype=tokens.dtype)  # -1 belongs to none
@@ -100,10 +107,10 @@ def pool_regions(tokens: Float[Array, "B R D"], layout: BankLayout) -> Float[Arr
 
 
 def embed_stream(
-    model: VisionLanguageModel, params: Params, stream: Stream, tokens: Float[Array, "B R D"]
-) -> Float[Array, "B L D"]:
+    model: VisionLanguageModel, params: Params, stream: Stream, tokens: Float[Array, "B R W"]
+) -> Float[Array, "B L W"]:
     """Embeddings of the stream: text, pooled tokens, and bank tokens where it names them."""
-    words = model.embed(params, stream.tokens)
+    words = model.widen(model.embed(params, stream.tokens))
     pooled = pool_regions(tokens, stream.bank)
     pictures = jnp.concatenate([tokens, pooled], axis=1).astype(words.dtype)
     visual = stream.visual

@@ -1,7 +1,7 @@
 """Text-conditioned routing: score the visual bank with the drafter's state, keep the k best.
 
 B: batch, M: routes (1 a round in decoding, one a block in training), R: bank rows, k: routed
-tokens, D: width, E: width of queries and keys (the paper's is D).
+tokens, D: width, E: width of queries and keys (the paper's is D), W: width of a visual row.
 
     q = W_q h        s_i = q . W_v v_i / sqrt(E)        S = TopK(s; k)   (Eq. routing-query .. topk)
 
@@ -124,25 +124,27 @@ def init_router(
 
 
 def make_bank(
-    router: Params | None, tokens: Float[Array, "B R D"], layout: BankLayout,
+    router: Params | None, tokens: Float[Array, "B R W"], layout: BankLayout,
     saliency: Float[Array, "B R"] | None = None,
 ) -> Bank:  # fmt: skip
     """The bank with its cached projections: W_v v, and what the looks read.
 
-    Selectors that learn nothing have no router; their bank has no keys.
+    Selectors that learn nothing have no router; their bank has no keys. The router reads a token's
+    embedding, not what is added to it later.
     """
 
     def heads(weights: Params) -> Array:
-        return _project(tokens, weights).reshape(*tokens.shape[:2], LOOK_HEADS, -1)
+        return _project(seen, weights).reshape(*seen.shape[:2], LOOK_HEADS, -1)
 
     keys, looks = tokens[..., :0].astype(jnp.float32), ()
     if router is not None:
-        keys = _project(tokens, router["key"])
+        seen = tokens[..., : router["key"]["kernel"].shape[0]]
+        keys = _project(seen, router["key"])
         names = sorted(name for name in router if name.startswith("look_"))
         looks = tuple((heads(router[n]["key"]), heads(router[n]["value"])) for n in names)
     return Bank(
-        tokens=tokens, keys=keys, positions=layout.positions, valid=layout.rows >= 0,
-        saliency=saliency, looks=looks,
+        tokens=tokens, keys=keys, sources=layout.sources, positions=layout.positions,
+        valid=layout.rows >= 0, saliency=saliency, looks=looks,
     )  # fmt: skip
 
 
@@ -191,22 +193,18 @@ def route_scores(
     return jnp.where(bank.valid[:, None], scores, NEVER)
 
 
-def choose(
-    scores: Float[Array, "B M R"], k: int, positions: Int[Array, "B R"] | None = None
-) -> Routed:
+def choose(scores: Float[Array, "B M R"], k: int, order: Int[Array, "B R"] | None = None) -> Routed:
     """The k best rows, ties to the lower index; padded rows never win.
 
     Args:
-        positions: the order in which the chosen rows stand; by default that of the bank.
+        order: in which the chosen rows stand, their `sources`; by default that of the bank.
     """
     size = scores.shape[-1]
     if size < k:
         scores = jnp.pad(scores, ((0, 0), (0, 0), (0, k - size)), constant_values=NEVER)
     best, indices = lax.top_k(lax.stop_gradient(scores), k)
     valid = best > NEVER
-    rank = indices
-    if positions is not None:
-        rank = take_rows(positions, indices)
+    rank = indices if order is None else take_rows(order, indices)
     order = jnp.argsort(jnp.where(valid, rank, jnp.iinfo(jnp.int32).max), axis=-1, stable=True)
     indices = jnp.where(valid, indices, scores.shape[-1])
     return Routed(
@@ -225,7 +223,7 @@ def take_rows(values: Array, rows: Int[Array, "B M k"]) -> Array:
 
 def take_routed(
     bank: Bank, routed: Routed, scores: Float[Array, "B M R"], gate: str = "none"
-) -> tuple[Float[Array, "B M k D"], Int[Array, "B M k"]]:
+) -> tuple[Float[Array, "B M k W"], Int[Array, "B M k *A"]]:
     """Embeddings and original rotary positions of the routed tokens."""
 
     tokens = take_rows(bank.tokens, routed.indices)

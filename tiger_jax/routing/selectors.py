@@ -1,7 +1,7 @@
 """Selectors that look once, before the first round: saliency of the bank from the prompt alone.
 
 B: batch, N: tiles, r: rows a tile, R: bank rows, S: prompt length, L: stream length, T: raters'
-places, D, E: widths of decoder and tower.
+places, D, E: widths of decoder and tower, W: width of a visual row, A: axes of a position.
 
 Both come from pruning methods that drop visual tokens inside a model (baselines.md section 5); here
 their scores stand in the router's place and k tokens stay.
@@ -10,9 +10,9 @@ their scores stand in the router's place and k tokens stay.
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from tiger_jax.models.interface import Params, VisionLanguageModel
+from tiger_jax.models.interface import Params, Tiles, VisionLanguageModel
 from tiger_jax.ops.sampling import NEVER
 from tiger_jax.routing.bank import BankLayout, Stream
 
@@ -23,7 +23,11 @@ PRUNED_AT_ONCE = 8
 
 
 def sparsevlm(
-    model: VisionLanguageModel, params: Params, x: Float[Array, "B S D"], stream: Stream
+    model: VisionLanguageModel,
+    params: Params,
+    x: Float[Array, "B S W"],
+    stream: Stream,
+    positions: Int[Array, "B S *A"],
 ) -> Float[Array, "B R"]:
     """SparseVLM (arXiv 2410.04417): how much the relevant text looks at each visual token.
 
@@ -32,23 +36,24 @@ def sparsevlm(
     attention at one layer of the drafter, averaged over heads and raters.
 
     Args:
-        x: embeddings of the full prompts, visual tokens in place, at positions 0 .. S - 1.
+        x: embeddings of the full prompts, visual tokens in place.
+        positions: of the full prompts' tokens.
     """
     layer = min(SPARSE_LAYER, model.config.text.num_layers - 1)
     bank, length = stream.bank, x.shape[1]
-    # A stream holds all text of its prompt at the prompt's positions, which are rows of x.
-    rows, columns = stream.positions, bank.positions
+    rows, columns = stream.sources, bank.sources
     real = bank.rows >= 0
     first = jnp.min(jnp.where(real, columns, length), axis=1, keepdims=True)
     inside = jnp.arange(rows.shape[1])[None] < stream.lengths[:, None]
     text = inside & (stream.visual == -1) & (rows > first)
-    raters = relevant_text(_take(x, rows), _take(x, columns), text, real)
+    words = x[..., : model.config.text.hidden_size]
+    raters = relevant_text(_take(words, rows), _take(words, columns), text, real)
 
     cache = model.init_cache(x.shape[0], length + 1)
-    _, cache, states = model.prefill(params, x, cache, (layer,))
+    _, cache, states = model.prefill(params, x, cache, (layer,), positions)
     visible = jnp.arange(length + 1)[None, None] <= rows[..., None]
     looks = model.attention_weights(
-        params, layer, _take(states, rows), rows, cache.keys[layer], visible
+        params, layer, _take(states, rows), _take(positions, rows), cache.keys[layer], visible
     )
     weight = raters.astype(jnp.float32)
     scores = jnp.einsum("bt,bts->bs", weight, looks) / jnp.maximum(
@@ -71,14 +76,13 @@ def relevant_text(
 
 
 def vispruner(
-    model: VisionLanguageModel, params: Params, tiles: Float[Array, "N W W 3"], layout: BankLayout,
-    k: int,
+    model: VisionLanguageModel, params: Params, tiles: Tiles, layout: BankLayout, k: int
 ) -> Float[Array, "B R"]:  # fmt: skip
     """VisPruner (arXiv 2412.01818): half of the k for their importance, half for their diversity.
 
-    Importance is the tower's [CLS] attention at the feature layer, mean over heads; for an odd k
-    it takes the larger half. The scores are 1 for the k tokens, 0 for the others, and NEVER for
-    newlines, which the tower has not seen, and padding.
+    Importance is the tower's [CLS] attention at the feature layer, mean over heads, or that of all
+    patches where there is no [CLS]; for an odd k it takes the larger half. The scores are 1 for the
+    k tokens, 0 for the others, and NEVER for newlines, which the tower has not seen, and padding.
     """
     importance = model.vision_saliency(params, tiles).reshape(-1).astype(jnp.float32)
     features = model.vision_features(params, tiles).astype(jnp.float32)
@@ -139,5 +143,6 @@ def rank_of(score: Float[Array, "R"]) -> Array:
     return jnp.argsort(jnp.argsort(-score, stable=True), stable=True)
 
 
-def _take(x: Float[Array, "B S D"], rows: Array) -> Float[Array, "B T D"]:
-    return jnp.take_along_axis(x, rows[..., None], axis=1, mode="clip")
+def _take(x: Shaped[Array, "B S *D"], rows: Array) -> Shaped[Array, "B T *D"]:
+    rows = rows.reshape(*rows.shape, *[1] * (x.ndim - 2))
+    return jnp.take_along_axis(x, rows, axis=1, mode="clip")

@@ -262,10 +262,7 @@ def verify_blocks(
 ) -> Float[Array, "B M K g V"]:
     """The verifier's logits at every drafted position: one pass over prompts and responses, the
     blocks as branches that see the text up to their anchor."""
-    run = block_layout.run_prompts(
-        verifier, params, batch.tiles, batch.prefix_tokens, batch.prefix_image_rows,
-        batch.prefix_lengths, batch.text,
-    )  # fmt: skip
+    run = block_layout.run_prompts(verifier, params, batch.prefixes, batch.text)
     size, count, samples, length = tokens.shape
     anchors = jnp.repeat(batch.anchors, samples, axis=1)
     visible = block_layout.visible_before(

@@ -1,7 +1,7 @@
 """One pass over a shared prefix and many short continuations of it, all in one row.
 
 B: pictures, P: prefix tokens, L: packed tokens, N: segments (questions of a picture),
-T: tokens of a segment, M: blocks, D: width.
+T: tokens of a segment, M: blocks, D: width, W: width of a visual row, A: axes of a position.
 
     host [B, N, T]                         device [B, L]
     a1 a2 a3 a4 . . . .                    tokens    a1 a2 a3 a4 b1 b2 c1 c2 c3 .
@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.ops.gather import take_rows
 from tiger_jax.ops.kv_cache import Context
+from tiger_jax.ops.rotary import rope_deltas
 from tiger_jax.sharding.rules import constrain
 
 
@@ -35,6 +36,32 @@ def packed_mask(
     causal = jnp.tril(jnp.ones((length, length), bool))[None]
     real = jnp.broadcast_to(real[:, None], (*segments.shape, prefix_size))
     return jnp.concatenate([real, same & causal], axis=-1)
+
+
+@struct.dataclass
+class Prefixes:
+    """Prompts as a model with all their visual tokens reads them, padded on the right."""
+
+    tiles: Any
+    """What the vision tower takes, float32 [N, S, S, 3] or Frames."""
+    tokens: Any
+    """int32 [B, P]."""
+    image_rows: Any
+    """int32 [B, P]: -1 = a text token, else a row of the flat table of visual rows."""
+    lengths: Any
+    """int32 [B]."""
+    positions: Any
+    """int32 [B, P] or [B, P, 3]: rotary positions."""
+
+    @property
+    def is_visual(self) -> Bool[Array, "B P"]:
+        """Tokens that stand for a part of a picture."""
+        return self.image_rows >= 0
+
+    @property
+    def rope_deltas(self) -> Int[Array, "B"]:
+        """Rotary position minus row number of the text behind each."""
+        return rope_deltas(self.positions, self.lengths)
 
 
 @struct.dataclass
@@ -68,16 +95,13 @@ class PackedPass:
 def run_packed(
     model: VisionLanguageModel, params: Any, x: Float[Array, "B L D"],
     positions: Int[Array, "B L"], segments: Int[Array, "B L"],
-    prefix: Float[Array, "B P D"], prefix_lengths: Int[Array, "B"],
-    prefix_positions: Int[Array, "B P"] | None = None, taps: tuple[int, ...] = (),
+    prefix: Float[Array, "B P W"], prefix_lengths: Int[Array, "B"],
+    prefix_positions: Int[Array, "B P *A"], taps: tuple[int, ...] = (),
 ) -> PackedPass:  # fmt: skip
     """The prefix runs causally, once; every packed token sees it and its own segment."""
-    batch, size = prefix.shape[:2]
+    size = prefix.shape[1]
     causal = jnp.tril(jnp.ones((size, size), bool))[None]
-    if prefix_positions is None:
-        prefix_positions = jnp.arange(size, dtype=jnp.int32)[None]
-    places = jnp.broadcast_to(prefix_positions, (batch, size))
-    _, before, prefix_tapped = model.context(params, prefix, places, causal, taps)
+    _, before, prefix_tapped = model.context(params, prefix, prefix_positions, causal, taps)
     mask = packed_mask(segments, prefix_lengths, size)[:, None]
     hidden, own, attention, tapped = model.branch(
         params, x[:, None], positions[:, None], before, mask[..., :size], mask[..., size:],
@@ -89,18 +113,18 @@ def run_packed(
 
 
 def run_prompts(
-    model: VisionLanguageModel, params: Any, tiles: Float[Array, "N W W 3"],
-    prefix_tokens: Int[Array, "B P"], prefix_image_rows: Int[Array, "B P"],
-    prefix_lengths: Int[Array, "B"], text: TextRows, taps: tuple[int, ...] = (),
+    model: VisionLanguageModel, params: Any, prefixes: Prefixes, text: TextRows,
+    taps: tuple[int, ...] = (),
 ) -> PackedPass:  # fmt: skip
     """`run_packed` of a model that reads whole prompts: pictures in their places in the prefix."""
-    table = model.encode_images(params, tiles)
-    prefix = model.embed(params, prefix_tokens, prefix_image_rows, table)
+    table = model.encode_images(params, prefixes.tiles)
+    prefix = model.embed(params, prefixes.tokens, prefixes.image_rows, table)
     prefix = constrain(prefix, "batch", None, None)
     words = constrain(model.embed(params, text.tokens), "batch", None, None)
     return run_packed(
-        model, params, words, text.positions, text.segments, prefix, prefix_lengths, taps=taps
-    )
+        model, params, words, text.positions, text.segments, prefix, prefixes.lengths,
+        prefixes.positions, taps,
+    )  # fmt: skip
 
 
 def visible_before(

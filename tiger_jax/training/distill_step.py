@@ -23,7 +23,7 @@ from tiger_jax.training.distill_loss import forward_kl, route_cross_entropy
 from tiger_jax.training.draft_batch import DraftBatch
 from tiger_jax.training.draft_blocks import BlockDrafter, Opened
 from tiger_jax.training.rewards import accepted_prefix
-from tiger_jax.training.teacher_pass import PrefixArrays, TeacherSettings, teacher_pass
+from tiger_jax.training.teacher_pass import TeacherSettings, teacher_pass
 from tiger_jax.training.train_state import TrainState
 from tiger_jax.training.train_step import LossSums, Metrics, TrainStep
 
@@ -106,13 +106,13 @@ def ask_verifier(
     verifier: VisionLanguageModel, settings: TeacherSettings, params: Any, batch: DraftBatch
 ) -> DraftBatch:
     """The batch with the verifier's whole laws and attention at its blocks."""
-    rows = batch.prefix_image_rows
-    prefix = PrefixArrays(batch.prefix_tokens, rows, batch.prefix_lengths, batch.tiles, rows >= 0)
+    prefixes = batch.prefixes
+    size = prefixes.tokens.shape[1]
     whole = dataclasses.replace(
-        settings, kept_tokens=verifier.config.text.vocab_size, kept_rows=rows.shape[1]
+        settings, kept_tokens=verifier.config.text.vocab_size, kept_rows=size
     )
-    said = teacher_pass(verifier, whole, params, prefix, batch.text)
-    bank_row = jnp.cumsum(rows >= 0, axis=1) - 1
+    said = teacher_pass(verifier, whole, params, prefixes, batch.text)
+    bank_row = jnp.cumsum(prefixes.is_visual, axis=1) - 1
     prefix_rows = at_anchors(said.route_ids, batch.anchors)
     flat = prefix_rows.reshape(prefix_rows.shape[0], -1)
     banks = jnp.take_along_axis(bank_row, flat, axis=1, mode="clip").reshape(prefix_rows.shape)

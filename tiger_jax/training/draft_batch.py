@@ -9,10 +9,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
 
 from tiger_jax.routing.bank import Stream, make_stream
-from tiger_jax.training.block_layout import TextRows, at_anchors
+from tiger_jax.training.block_layout import Prefixes, TextRows, at_anchors
 
 
 @struct.dataclass
@@ -20,11 +20,13 @@ class DraftBatch:
     """Prompts with the verifier's responses, and blocks to draft (data/draft_batches.py)."""
 
     tiles: Any
-    """float32 [N, S, S, 3]."""
+    """What the vision tower takes, float32 [N, S, S, 3] or Frames."""
     prefix_tokens: Any
     """int32 [B, P]: the prefixes as the verifier reads them."""
     prefix_image_rows: Any
     prefix_lengths: Any
+    prefix_positions: Any
+    """int32 [B, P] or [B, P, 3]: rotary positions."""
     stream: Stream
     """The prefixes as the drafter reads them."""
     tokens: Any
@@ -45,6 +47,19 @@ class DraftBatch:
     route_ids: Any
     """int32 [B, M, w]; -1 = no entry."""
     route_weights: Any
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """As the verifier reads them."""
+        return Prefixes(
+            self.tiles, self.prefix_tokens, self.prefix_image_rows, self.prefix_lengths,
+            self.prefix_positions,
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> Int[Array, "B L"]:
+        """Which token of its whole prompt and response each packed one is."""
+        return self.positions - self.prefixes.rope_deltas[:, None]
 
     @property
     def text(self) -> TextRows:

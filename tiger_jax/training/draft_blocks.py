@@ -1,7 +1,8 @@
 """Draft blocks for training: the geometry of decoding, many blocks in one forward pass.
 
 B: pictures, P: stream-prefix tokens, L: packed text tokens, M: blocks, K: sampled continuations of
-a block, g: draft length, k: routed tokens, R: bank rows, D: width, V: vocabulary.
+a block, g: draft length, k: routed tokens, R: bank rows, D: width, W: width of a visual row,
+A: axes of a position, V: vocabulary.
 
     stream    [ <s> USER: v_g ][ question 1 ASSISTANT: y1 y2 y3 y4 y5 </s> | question 2 .. ]
     block     anchor y2 (the root):  [ r1 .. rk | y2 | y3 y4 y5 ]   predicts y3 y4 y5 </s>
@@ -22,8 +23,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.models.interface import Tiles, VisionLanguageModel
 from tiger_jax.ops.kv_cache import Context
+from tiger_jax.ops.rotary import on_axes
 from tiger_jax.ops.sampling import NEVER
 from tiger_jax.routing import router as routing
 from tiger_jax.routing.bank import Stream, embed_stream, gather_rows
@@ -55,9 +57,9 @@ class Opened:
     scores: Float[Array, "B M R"] | None
     """None for the selector `full`."""
     routed: routing.Routed | None
-    embeddings: Float[Array, "B M k D"]
+    embeddings: Float[Array, "B M k W"]
     """Routed tokens; k = 0 for `full`."""
-    positions: Int[Array, "B M k"]
+    positions: Int[Array, "B M k *A"]
     valid: Bool[Array, "B M k"]
     roots: Int[Array, "B M"]
     root_positions: Int[Array, "B M"]
@@ -91,7 +93,7 @@ class BlockDrafter:
         return dataclasses.replace(self, model=self.model.unrolled())
 
     def open(
-        self, params: Any, stream: Stream, tiles: Float[Array, "N S S 3"], text: TextRows,
+        self, params: Any, stream: Stream, tiles: Tiles, text: TextRows,
         anchors: Int[Array, "B M"], key: Key[Array, ""],
         scores: Float[Array, "B M R"] | None = None,
     ) -> Opened:  # fmt: skip
@@ -135,7 +137,7 @@ class BlockDrafter:
             scores = routing.route_scores(self.config, router, hidden, bank, keys)
         else:
             scores = jnp.where(bank.valid[:, None], scores, NEVER)
-        routed = routing.choose(scores, self.config.routed_tokens, bank.positions)
+        routed = routing.choose(scores, self.config.routed_tokens, bank.sources)
         embeddings, positions = routing.take_routed(bank, routed, scores, self.config.gate)
         return scores, routed, embeddings, positions, routed.valid
 
@@ -153,13 +155,16 @@ class BlockDrafter:
 
     def tail(
         self, params: Any, opened: Opened, drafts: Int[Array, "B M n"]
-    ) -> tuple[Float[Array, "B M T D"], Int[Array, "B M T"], Bool[Array, "B M k"]]:
+    ) -> tuple[Float[Array, "B M T W"], Int[Array, "B M T *A"], Bool[Array, "B M k"]]:
         """Embeddings and positions of [routed tokens | root | drafts]."""
         text = jnp.concatenate([opened.roots[..., None], drafts], axis=-1)
         words = self.model.embed(params, text.reshape(text.shape[0], -1))
         words = words.reshape(*text.shape, -1)
-        x = jnp.concatenate([opened.embeddings.astype(words.dtype), words], axis=2)
         places = opened.root_positions[..., None] + jnp.arange(text.shape[2])[None, None]
+        if not self.config.routes:
+            return words, places, opened.valid
+        words, places = self.model.widen(words), on_axes(places, like=opened.positions)
+        x = jnp.concatenate([opened.embeddings.astype(words.dtype), words], axis=2)
         return x, jnp.concatenate([opened.positions, places], axis=2), opened.valid
 
 

@@ -35,7 +35,7 @@ class HeadBatch:
     @property
     def is_visual(self) -> Bool[Array, "B P"]:
         """Prefix tokens that stand for a part of a picture."""
-        return self.draft.prefix_image_rows >= 0
+        return self.draft.prefixes.is_visual
 
     @property
     def bank_rows(self) -> Int[Array, "B P"]:

@@ -117,7 +117,7 @@ class BlockHead:
             params, jnp.concatenate([embeddings, words], axis=1),
             jnp.concatenate([prefix_f, f], axis=1), _all_glances(glances, last, f.shape[1]),
         )  # fmt: skip
-        positions = jnp.concatenate([places, draft.positions], axis=1)
+        positions = jnp.concatenate([places, draft.rows], axis=1)
         _, keys, values = head.project(params, x, positions)
         plain = block_layout.visible_before(
             draft.anchors - 1, draft.segments, draft.prefix_lengths, size, inclusive=False
@@ -130,7 +130,7 @@ class BlockHead:
             rows, plain, pictures = self._put_vectors(params, batch, vectors, rows, plain, pictures)
         bank = None
         if visual == "routed":
-            tokens = routing.take_rows(x, draft.stream.bank.positions[:, None])[:, 0]
+            tokens = routing.take_rows(x, draft.stream.bank.sources[:, None])[:, 0]
             bank = routing.make_bank(params["router"], tokens, draft.stream.bank)
         glance = None if glances is None else _at_picture(glances, last[:, -1:])[:, 0]
         return _Text(rows, plain, pictures, glance, bank)
@@ -174,7 +174,7 @@ class _Unrolling:
     def run(self, f: Float[Array, "B M W"]) -> Unrolled:
         draft, head = self.batch.draft, self.block.head
         roots = at_anchors(draft.tokens, draft.anchors)
-        first = at_anchors(draft.positions, draft.anchors) - 1
+        first = at_anchors(draft.rows, draft.anchors) - 1
         tokens = jnp.concatenate([roots[..., None], draft.block_tokens[..., :-1]], axis=-1)
         glance = self.text.glance
         if glance is not None:
@@ -216,7 +216,7 @@ class _Unrolling:
         config, bank = self.block.router, self.text.bank
         keys = jax.random.split(jax.random.fold_in(self.key, step), query.shape[:2])
         scores = routing.route_scores(config, self.params["router"], query, bank, keys)
-        return scores, routing.choose(scores, config.routed_tokens, bank.positions).indices
+        return scores, routing.choose(scores, config.routed_tokens, bank.sources).indices
 
     def _chosen(self, indices: Int[Array, "B M k"]) -> Bool[Array, "B M S"]:
         """The routed rows among all rows of the text."""

@@ -21,11 +21,11 @@ from tiger_jax.models.head import Shared
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.routing.bank import gather_rows
 from tiger_jax.training import block_layout
-from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.block_layout import Prefixes, TextRows
 from tiger_jax.training.distill_loss import attention_target
 from tiger_jax.training.draft_batch import DraftBatch
 from tiger_jax.training.head_batch import HeadBatch
-from tiger_jax.training.teacher_pass import PrefixArrays, pad_entries
+from tiger_jax.training.teacher_pass import pad_entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Features(NamedTuple):
     """Of one batch of packed texts."""
 
     table: Float[Array, "N D"]
-    """Projected visual rows that prefix_image_rows name."""
+    """Embeddings of the visual rows that prefix_image_rows name."""
     prefix: Float[Array, "B P F"]
     text: Float[Array, "B L F"]
     look_ids: Int[Array, "B L w"]
@@ -54,14 +54,11 @@ class Features(NamedTuple):
 
 @partial(jax.jit, static_argnames=("model", "settings"))
 def verifier_features(
-    model: VisionLanguageModel, settings: FeatureSettings, params: Any, prefix: PrefixArrays,
+    model: VisionLanguageModel, settings: FeatureSettings, params: Any, prefix: Prefixes,
     text: TextRows,
 ) -> Features:  # fmt: skip
     """The verifier over packed texts."""
-    run = block_layout.run_prompts(
-        model, params, prefix.tiles, prefix.tokens, prefix.image_rows, prefix.lengths, text,
-        settings.taps,
-    )  # fmt: skip
+    run = block_layout.run_prompts(model, params, prefix, text, settings.taps)
     seen = jnp.where(prefix.is_visual[:, None], run.attention, 0.0)
     target = attention_target(seen, settings.power)
     weights, rows = lax.top_k(target, min(settings.kept_rows, target.shape[-1]))
@@ -69,7 +66,7 @@ def verifier_features(
     flat = jnp.take_along_axis(bank_rows, rows.reshape(rows.shape[0], -1), axis=1, mode="clip")
     ids = jnp.where(weights > 0, flat.reshape(rows.shape), -1)
     return Features(
-        table=model.encode_images(params, prefix.tiles),
+        table=model.encode_images(params, prefix.tiles)[:, : model.config.text.hidden_size],
         prefix=run.prefix_tapped, text=run.tapped,
         look_ids=pad_entries(ids, settings.kept_rows, -1),
         look_weights=pad_entries(weights, settings.kept_rows, 0.0),
@@ -81,9 +78,7 @@ def with_features(
     shared: Shared,
 ) -> HeadBatch:  # fmt: skip
     """A drafter's batch with what a head needs beside it, asked online."""
-    rows = draft.prefix_image_rows
-    prefix = PrefixArrays(draft.prefix_tokens, rows, draft.prefix_lengths, draft.tiles, rows >= 0)
-    found = verifier_features(model, settings, params, prefix, draft.text)
+    found = verifier_features(model, settings, params, draft.prefixes, draft.text)
     weights = jnp.where(draft.live[..., None], draft.at_blocks(found.look_weights), 0.0)
     return HeadBatch(
         draft=draft, visual=gather_rows(found.table, draft.stream.bank),

@@ -22,9 +22,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.data.packing import pack_rows, take_packed
+from tiger_jax.models.frames import Tiles
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.training import block_layout
-from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.block_layout import Prefixes, TextRows
 from tiger_jax.training.train_step import LossSums
 
 
@@ -38,8 +39,10 @@ class PackedBatch:
     """int32 [B, P]: -1 = a text token, else a row of the flat table of tiles, the last newline."""
     prefix_lengths: Any
     """int32 [B]."""
+    prefix_positions: Any
+    """int32 [B, P] or [B, P, 3]: rotary positions."""
     tiles: Any
-    """float32 [M, S, S, 3]."""
+    """What the vision tower takes, float32 [M, S, S, 3] or Frames."""
     tokens: Any
     """int32 [B, L]."""
     segments: Any
@@ -49,10 +52,19 @@ class PackedBatch:
     weights: Any
     """float32 [B, L]: weight of the loss of predicting this token; 0 outside answers and </s>."""
 
+    @property
+    def prefixes(self) -> Prefixes:
+        """What stands before the questions."""
+        return Prefixes(
+            self.tiles, self.prefix_tokens, self.prefix_image_rows, self.prefix_lengths,
+            self.prefix_positions,
+        )  # fmt: skip
+
 
 def pack_batch(
     prefix_tokens: Int[np.ndarray, "B P"], prefix_image_rows: Int[np.ndarray, "B P"],
-    prefix_lengths: Int[np.ndarray, "B"], tiles: Float[np.ndarray, "M S S 3"],
+    prefix_lengths: Int[np.ndarray, "B"], prefix_positions: Int[np.ndarray, "B P *A"],
+    text_starts: Int[np.ndarray, "B"], tiles: Tiles,
     branch_tokens: Int[np.ndarray, "B N T"], loss_mask: Bool[np.ndarray, "B N T"],
     branch_lengths: Int[np.ndarray, "B N"], *, balance: float = 0.0,
 ) -> PackedBatch:  # fmt: skip
@@ -68,10 +80,11 @@ def pack_batch(
         prefix_tokens=prefix_tokens,
         prefix_image_rows=prefix_image_rows,
         prefix_lengths=prefix_lengths,
+        prefix_positions=prefix_positions,
         tiles=tiles,
         tokens=take_packed(branch_tokens, segments, offsets),
         segments=segments,
-        positions=np.where(segments > 0, prefix_lengths[:, None] + offsets, 0).astype(np.int32),
+        positions=np.where(segments > 0, text_starts[:, None] + offsets, 0).astype(np.int32),
         weights=take_packed(weights, segments, offsets),
     )
 
@@ -94,10 +107,7 @@ def segment_hidden(
 ) -> Float[Array, "B L D"]:
     """Final hidden states of all packed tokens."""
     text = TextRows(batch.tokens, batch.segments, batch.positions)
-    return block_layout.run_prompts(
-        model, params, batch.tiles, batch.prefix_tokens, batch.prefix_image_rows,
-        batch.prefix_lengths, text,
-    ).hidden  # fmt: skip
+    return block_layout.run_prompts(model, params, batch.prefixes, text).hidden
 
 
 def answer_sums(

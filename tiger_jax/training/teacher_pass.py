@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.training import block_layout
-from tiger_jax.training.block_layout import TextRows
+from tiger_jax.training.block_layout import Prefixes, TextRows
 from tiger_jax.training.distill_loss import attention_target, same_segment, window_mean
 
 
@@ -39,16 +39,6 @@ class TeacherSettings:
     """Sharpening of the attention (method.md 2.1)."""
 
 
-class PrefixArrays(NamedTuple):
-    """The verifier's prefixes, padded on the right."""
-
-    tokens: Int[Array, "B P"]
-    image_rows: Int[Array, "B P"]
-    lengths: Int[Array, "B"]
-    tiles: Float[Array, "N S S 3"]
-    is_visual: Bool[Array, "B P"]
-
-
 class Said(NamedTuple):
     """What a pass over the packed texts gives, for every token.
 
@@ -68,12 +58,10 @@ class Said(NamedTuple):
 
 @partial(jax.jit, static_argnames=("model", "settings"))
 def teacher_pass(
-    model: VisionLanguageModel, settings: TeacherSettings, params: Any, prefix: PrefixArrays,
+    model: VisionLanguageModel, settings: TeacherSettings, params: Any, prefix: Prefixes,
     text: TextRows,
 ) -> Said:  # fmt: skip
-    run = block_layout.run_prompts(
-        model, params, prefix.tiles, prefix.tokens, prefix.image_rows, prefix.lengths, text
-    )
+    run = block_layout.run_prompts(model, params, prefix, text)
     logprobs = jax.nn.log_softmax(model.logits(params, run.hidden), axis=-1)
     best, ids = lax.top_k(logprobs, min(settings.kept_tokens, logprobs.shape[-1]))
     after = jnp.roll(text.tokens, -1, axis=1)

@@ -1,10 +1,10 @@
 """Pre-training of a vision tower: what stands in each cell of a picture, and in which colour.
 
-B: pictures, S: side in pixels, C: cells of a picture, E: tower width, n: patches along a side,
-c: cells along a side, K: classes.
+B: pictures, S: side in pixels, C: cells of a picture, E: width of a tower row, n: rows along a
+side, c: cells along a side, K: classes.
 
-Two linear heads, content and colour, read the mean of each cell's patch rows (28-pixel cells of
-14-pixel patches: 2 x 2 rows). A third one reads from every patch row the cell that it lies in. It
+Two linear heads, content and colour, read the mean of each cell's tower rows (28-pixel cells of
+14-pixel rows: 2 x 2). A third one reads from every patch row the cell that it lies in. It
 looks idle but is not: without it the tower forgets where an item stands (a linear probe finds its
 row at the rate of chance), and answers about places fail. The heads are thrown away afterwards;
 the tower's weights go on into supervised training.
@@ -21,11 +21,14 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from tiger_jax.models.interface import VisionLanguageModel
-from tiger_jax.sharding.rules import VISION_RULES, ParamRule
+from tiger_jax.sharding.rules import ParamRule
 from tiger_jax.training.train_step import LossSums
 
-TOWER_RULES = (*VISION_RULES, ParamRule(r"heads/(content|color|place)/kernel", (None, None)),
-               ParamRule(r"heads/(content|color|place)/bias", (None,)))  # fmt: skip
+HEAD_RULES = (
+    ParamRule(r"heads/(content|color|place)/kernel", (None, None)),
+    ParamRule(r"heads/(content|color|place)/bias", (None,)),
+)
+"""Beside those of the model's tower."""
 
 
 @struct.dataclass
@@ -33,7 +36,7 @@ class CellBatch:
     """Pictures and the classes of their cells, row by row; class 0 of both is the empty cell."""
 
     tiles: Any
-    """float32 [B, S, S, 3]."""
+    """float32 [B, S, S, 3] or Frames of one size."""
     content: Any
     """int32 [B, C]."""
     color: Any
@@ -47,7 +50,7 @@ def init_tower_params(
     `classes` (content, color and place, with their numbers of classes).
     """
     tower_key, *head_keys = jax.random.split(key, 1 + len(classes))
-    width = model.config.vision.hidden_size
+    width = model.module.feature_width
     heads = {
         name: {
             "kernel": jax.random.normal(head_key, (width, count)) * width**-0.5,
@@ -63,13 +66,14 @@ def make_tower_loss(
 ) -> Callable[[Any, CellBatch, Array], LossSums]:
     """The loss function of `make_train_step`; pictures are one tile of cells x cells cells."""
 
-    # The model declares it beside the tower; the tower does not read it.
-    newline = jnp.zeros((model.config.text.hidden_size,))
+    # The module declares all of its weights; the tower reads its own.
+    abstract = model.abstract_params()
 
     def loss(params: Any, batch: CellBatch, key: Array) -> LossSums:
         del key
-        rows = model.vision_features(params | {"image_newline": newline}, batch.tiles)
-        rows = rows.astype(jnp.float32)
+        unread = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract)
+        tower = {"vision_tower": params["vision_tower"]}
+        rows = model.vision_features(unread | tower, batch.tiles).astype(jnp.float32)
         heads = params["heads"]
         features = cell_features(rows, cells)
         scores = {name: _linear(heads[name], features) for name in ("content", "color")}

@@ -1,4 +1,4 @@
-"""Parameters -> a folder that `transformers` (or the original LLaVA code) opens unchanged."""
+"""Parameters -> a folder that `transformers` (or the original code) opens unchanged."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from flax import traverse_util
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_json
 from tiger_jax.weights import original_config, router_io, safetensors_io
-from tiger_jax.weights.llava_next_names import EMBEDDING, LAYOUTS, LLAVA_NEXT, LM_HEAD
+from tiger_jax.weights.families import Family, family_of
 from tiger_jax.weights.name_table import Entry, natural_order
 from tiger_jax.weights.safetensors_io import TensorHeader
 from tiger_jax.weights.tensor_ops import VocabularyRows
@@ -34,13 +34,14 @@ def save_hf_folder(
     Args:
         params: nested dict; every weight keeps its dtype. One comes to the host at a time.
         config_source_folder: where config.json and its companions are copied from, byte for byte.
-            Only a change between the original format and the others rewrites config.json.
+            config.json alone may be rewritten: `write_companions`.
         out_folder: made if absent; must hold no weights yet.
-        layout: "A" (llava-hf), "C", "D", "E", or "O" / "original" (liuhaotian).
+        layout: "A" is the hub's spelling of the names; weights.*_names say which others a family
+            has. "original" (or "O") is the layout from before the Hugging Face port.
 
     Raises:
-        UserError: unknown layout, weights in `out_folder` already, an unreadable config.json, or
-            an `out_folder` that cannot be written.
+        UserError: a layout that the family does not have, weights in `out_folder` already, an
+            unreadable config.json, or an `out_folder` that cannot be written.
     """
     flat = traverse_util.flatten_dict(params, sep="/")
     write_hf_folder(
@@ -64,15 +65,14 @@ def write_hf_folder(
         leaves: parameter path -> anything with the weight's shape and dtype.
         read: parameter path -> exactly that weight; one is alive at a time.
     """
-    layout = {"original": "O"}.get(layout, layout)
-    if layout not in LAYOUTS:
-        raise UserError(f"layout: expected one of {', '.join(LAYOUTS)} or original, got {layout!r}")
+    family = family_of(original_config.read_config(config_source_folder))
+    layout = _layout_name(family, layout)
     out = Path(out_folder)
     if any(out.glob("*.safetensors")):
         raise UserError(f"{out}: holds weights already; choose another folder")
-    config = write_companions(config_source_folder, out, original=layout == "O")
-    entries = _entries(traverse_util.unflatten_dict(dict(leaves), sep="/"), config)
-    names = {LAYOUTS[layout].from_canonical(hf): entry for hf, entry in entries.items()}
+    raw = write_companions(config_source_folder, out, original=family.is_original(layout))
+    entries = _entries(family, traverse_util.unflatten_dict(dict(leaves), sep="/"), raw)
+    names = {family.layouts[layout].from_canonical(hf): entry for hf, entry in entries.items()}
     headers = [
         TensorHeader(name, out, entry.hf_shape, str(leaves[entry.path].dtype))
         for name, entry in sorted(names.items(), key=lambda item: natural_order(item[0]))
@@ -84,11 +84,23 @@ def write_hf_folder(
     safetensors_io.write_folder(out, headers, fetch, max_shard_bytes=max_shard_bytes)
 
 
+def _layout_name(family: Family, layout: str) -> str:
+    original = family.original
+    if original is not None and layout == "original":
+        return original.layout
+    if layout not in family.layouts:
+        names = ", ".join(family.layouts) + (" or original" if original is not None else "")
+        raise UserError(f"layout: expected one of {names}, got {layout!r}")
+    return layout
+
+
 def write_companions(source: str | Path, out: Path, *, original: bool = False) -> dict[str, Any]:
     """Copies every file of a checkpoint folder that is no weights: config, tokenizer, processor.
 
-    config.json alone is translated, if its format (original or Hugging Face) is not the wanted one.
-    Returns what config.json now says. Raises UserError for an unreadable one, or out = source.
+    config.json alone is rewritten, where its format (original or Hugging Face) is not the wanted
+    one, or where only text_config ties the embeddings, which transformers ignores: it would make up
+    a head. Returns what config.json says in `out`. Raises UserError for an unreadable one, or
+    out = source.
     """
     source = Path(source)
     if source.resolve() == out.resolve():
@@ -99,14 +111,23 @@ def write_companions(source: str | Path, out: Path, *, original: bool = False) -
         skipped = file.name.endswith(_WEIGHT_SUFFIXES) or file.name.startswith((".", _OWN_PREFIX))
         if file.is_file() and not skipped:
             shutil.copyfile(file, out / file.name)
-    if original_config.is_original(raw) == original:
-        return raw
-    if original:
-        raw = original_config.hf_to_original(raw)
+    if original_config.is_original(raw) != original:
+        raw = (
+            original_config.hf_to_original(raw)
+            if original
+            else original_config.original_to_hf(raw, source / "config.json")
+        )
+    elif _tied_below_only(raw):
+        raw = raw | {"tie_word_embeddings": True}
     else:
-        raw = original_config.original_to_hf(raw, source / "config.json")
+        return raw
     (out / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
     return raw
+
+
+def _tied_below_only(raw: Mapping[str, Any]) -> bool:
+    text = raw.get("text_config") or {}
+    return raw.get("tie_word_embeddings") is None and bool(text.get("tie_word_embeddings"))
 
 
 def copy_router(source: str | Path, out: str | Path) -> None:
@@ -121,11 +142,11 @@ def copy_router(source: str | Path, out: str | Path) -> None:
         shutil.copyfile(Path(source) / name, Path(out) / name)
 
 
-def _entries(params: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Entry]:
+def _entries(family: Family, params: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Entry]:
     """The table's entries, the vocabulary cut to the rows that an original config names."""
-    entries = LLAVA_NEXT.entries(params)
-    rows = config.get("vocab_size") if original_config.is_original(dict(config)) else None
-    for hf in {EMBEDDING, LM_HEAD} & entries.keys():
+    entries = family.table.entries(params)
+    rows = raw.get("vocab_size") if original_config.is_original(dict(raw)) else None
+    for hf in {family.embedding, family.lm_head} & entries.keys():
         entry = entries[hf]
         if rows is not None and rows < entry.hf_shape[0]:
             op = VocabularyRows(entry.op, rows, entry.hf_shape[0])

@@ -7,30 +7,21 @@ Layouts (models.md 4.1), all of one set of weights and told apart by their prefi
     O  the original liuhaotian format (LlavaLlamaForCausalLM), its vocabulary without added tokens
 """
 
-import dataclasses
 from collections.abc import Collection
 
-from tiger_jax.weights.name_table import NameTable, Rule
-from tiger_jax.weights.tensor_ops import IDENTITY, PatchConv, TensorOp, Transpose
+from tiger_jax.weights.name_table import Layout, NameTable, Rule
+from tiger_jax.weights.shared_rules import ROTARY_BUFFER, decoder_rules, layer_norm, linear
+from tiger_jax.weights.tensor_ops import IDENTITY, PatchConv, TensorOp
 
 EMBEDDING = "language_model.model.embed_tokens.weight"
 LM_HEAD = "language_model.lm_head.weight"
 VISION_PREFIX = "vision_tower.vision_model."
 
-# Buffers that some versions of transformers stored; they follow from the config.
-_DROPPED = ("rotary_emb.inv_freq", "embeddings.position_ids")
+DROPPED = (ROTARY_BUFFER, "embeddings.position_ids")
+"""How the names of stored buffers end: they follow from the config and are no weights."""
 # What a full CLIPModel holds beside the vision tower.
 _CLIP_TEXT_SIDE = ("text_model.", "text_projection.", "visual_projection.", "logit_scale")
 _CLIP_PARTS = ("embeddings.", "pre_layrnorm.", "encoder.", "post_layernorm.")
-
-
-def _linear(hf: str, path: str, *, bias: bool) -> list[Rule]:
-    rules = [Rule(f"{hf}.weight", f"{path}/kernel", Transpose())]
-    return rules + [Rule(f"{hf}.bias", f"{path}/bias")] * bias
-
-
-def _layer_norm(hf: str, path: str) -> list[Rule]:
-    return [Rule(f"{hf}.weight", f"{path}/scale"), Rule(f"{hf}.bias", f"{path}/bias")]
 
 
 def _vision_rules() -> list[Rule]:
@@ -42,64 +33,30 @@ def _vision_rules() -> list[Rule]:
         ("position_embedding.weight", "position_embedding/embedding", IDENTITY),
     ]
     rules = [Rule(f"{hf}.embeddings.{a}", f"{path}/{b}", op) for a, b, op in embeddings]
-    rules += _layer_norm(f"{hf}.pre_layrnorm", f"{path}/pre_norm")  # the spelling is the field's
-    rules += _layer_norm(f"{hf}.post_layernorm", f"{path}/post_norm")
+    rules += layer_norm(f"{hf}.pre_layrnorm", f"{path}/pre_norm")  # the spelling is the field's
+    rules += layer_norm(f"{hf}.post_layernorm", f"{path}/post_norm")
     for k in (1, 2):
-        rules += _layer_norm(f"{layer}.layer_norm{k}", f"{layer_path}/norm{k}")
-        rules += _linear(f"{layer}.mlp.fc{k}", f"{layer_path}/mlp/fc{k}", bias=True)
+        rules += layer_norm(f"{layer}.layer_norm{k}", f"{layer_path}/norm{k}")
+        rules += linear(f"{layer}.mlp.fc{k}", f"{layer_path}/mlp/fc{k}", bias=True)
     for a, b in {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}.items():
-        rules += _linear(f"{layer}.self_attn.{a}", f"{layer_path}/attention/{b}", bias=True)
-    return rules
-
-
-def _language_rules() -> list[Rule]:
-    layer, layer_path = "language_model.model.layers.{i}", "language_model/layers_{i}"
-    rules = [
-        Rule(EMBEDDING, "language_model/embed_tokens/embedding"),
-        Rule("language_model.model.norm.weight", "language_model/final_norm/scale"),
-        Rule(LM_HEAD, "language_model/lm_head/kernel", Transpose()),
-        Rule(f"{layer}.input_layernorm.weight", f"{layer_path}/input_norm/scale"),
-        Rule(f"{layer}.post_attention_layernorm.weight", f"{layer_path}/post_attention_norm/scale"),
-    ]
-    for a, b in {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out"}.items():
-        rules += _linear(f"{layer}.self_attn.{a}", f"{layer_path}/attention/{b}", bias=False)
-    for name in ("gate", "up", "down"):
-        rules += _linear(f"{layer}.mlp.{name}_proj", f"{layer_path}/mlp/{name}", bias=False)
+        rules += linear(f"{layer}.self_attn.{a}", f"{layer_path}/attention/{b}", bias=True)
     return rules
 
 
 def _projector_rules() -> list[Rule]:
     rules = [Rule("image_newline", "image_newline")]
     for k in (1, 2):
-        rules += _linear(f"multi_modal_projector.linear_{k}", f"projector/linear_{k}", bias=True)
+        rules += linear(f"multi_modal_projector.linear_{k}", f"projector/linear_{k}", bias=True)
     return rules
 
 
-LLAVA_NEXT = NameTable([*_projector_rules(), *_vision_rules(), *_language_rules()])
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """A spelling of the same names: (its prefix, A's prefix) pairs, the first match counts.
-
-    A name that no pair matches stays as it is, so a stray A name in another layout's file lands on
-    its weight too and is reported as set twice, or it is reported as unexpected.
-    """
-
-    name: str
-    prefixes: tuple[tuple[str, str], ...]
-
-    def to_canonical(self, name: str) -> str:
-        for own, canonical in self.prefixes:
-            if name.startswith(own):
-                return canonical + name.removeprefix(own)
-        return name
-
-    def from_canonical(self, name: str) -> str:
-        for own, canonical in self.prefixes:
-            if name.startswith(canonical):
-                return own + name.removeprefix(canonical)
-        return name
+LLAVA_NEXT = NameTable(
+    [
+        *_projector_rules(),
+        *_vision_rules(),
+        *decoder_rules("language_model.model", EMBEDDING, LM_HEAD),
+    ]
+)
 
 
 def _in_memory_layout(name: str, vision_prefix: str) -> Layout:
@@ -149,11 +106,6 @@ def detect_layout(names: Collection[str]) -> Layout:
         return LAYOUTS["E" if any_starts("model.vision_tower.vision_model.") else "C"]
     old_tower = any_starts(VISION_PREFIX) or not any_starts("vision_tower.")
     return LAYOUTS["A" if old_tower else "D"]
-
-
-def is_dropped(name: str) -> bool:
-    """True for stored buffers that are no weights."""
-    return name.endswith(_DROPPED)
 
 
 def separate_tower_name(name: str) -> str | None:

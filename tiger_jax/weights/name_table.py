@@ -30,6 +30,30 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True)
+class Layout:
+    """A spelling of the same names: (its prefix, the table's prefix) pairs, the first match counts.
+
+    A name that no pair matches stays as it is, so a stray name of the table's own layout lands on
+    its weight too and is reported as set twice, or it is reported as unexpected.
+    """
+
+    name: str
+    prefixes: tuple[tuple[str, str], ...]
+
+    def to_canonical(self, name: str) -> str:
+        for own, canonical in self.prefixes:
+            if name.startswith(own):
+                return canonical + name.removeprefix(own)
+        return name
+
+    def from_canonical(self, name: str) -> str:
+        for own, canonical in self.prefixes:
+            if name.startswith(canonical):
+                return own + name.removeprefix(canonical)
+        return name
+
+
+@dataclasses.dataclass(frozen=True)
 class Entry:
     """One concrete weight that the model has: what the file must hold for it."""
 
@@ -110,15 +134,18 @@ class Faults:
     wrong_dtype: list[str] = dataclasses.field(default_factory=list)
     set_twice: list[str] = dataclasses.field(default_factory=list)
 
-    def raise_if_any(self, where: str) -> None:
-        """Raises UserError, one line: each kind with its count and its first MAX_LISTED names."""
+    def raise_if_any(self, where: str, *notes: str) -> None:
+        """Raises UserError, one line: each kind with its count and its first MAX_LISTED names.
+
+        `notes` explain faults that there are; they stand at the end.
+        """
         kinds = [
             (field.name.replace("_", " "), getattr(self, field.name))
             for field in dataclasses.fields(self)
         ]
         parts = [f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds if names]
         if parts:
-            raise UserError(f"{where} does not fit the model; " + "; ".join(parts))
+            raise UserError(f"{where} does not fit the model; " + "; ".join([*parts, *notes]))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -68,7 +68,7 @@ def read_raw_config(folder: str | Path, *, pinpoint_order: str = "wh") -> Json:
     return original_to_hf(raw, path, pinpoint_order=pinpoint_order) if is_original(raw) else raw
 
 
-def read_config(folder: str | Path, *, pinpoint_order: str = "wh") -> model_config.LlavaNextConfig:
+def read_config(folder: str | Path, *, pinpoint_order: str = "wh") -> model_config.ModelConfig:
     """As models.config.read_config, for original folders too. Raises UserError likewise."""
     path = Path(folder) / "config.json"
     if path.exists() and is_original(model_config.read_json(path)):

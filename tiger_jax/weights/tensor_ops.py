@@ -6,7 +6,8 @@ move values and never do arithmetic, whatever the dtype (float32, float16, ml_dt
 The one exception, VocabularyRows, adds rows on the way in and cuts exactly those on the way out.
 
 Axes: O = torch output features, I = torch input features, E = channels of the vision tower,
-p = patch side, V = rows of the vocabulary, D = width of the language model.
+C = colours, T = pictures of a frame, p = patch side, V = rows of the vocabulary, D = width of the
+language model.
 """
 
 import dataclasses
@@ -84,6 +85,35 @@ class PatchConv:
                 f"patch kernel {list(jax_shape)}: expected p*p*{self.channels} rows, got {rows}"
             )
         return (width, self.channels, side, side)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameConv:
+    """torch Conv3d weight [E, C, T, p, p] <-> matmul kernel [C*T*p*p, E].
+
+    Rows are in (channel, picture, row, column) order, the one in which Qwen3-VL's processor
+    flattens a patch. The sizes are told: a number of rows does not say how they factor.
+    """
+
+    channels: int
+    pictures: int
+    side: int
+
+    def to_jax(self, value: np.ndarray) -> np.ndarray:
+        return value.reshape(value.shape[0], -1).T
+
+    def to_hf(self, value: np.ndarray) -> np.ndarray:
+        return value.T.reshape(self.hf_shape(value.shape))
+
+    def hf_shape(self, jax_shape: Shape) -> Shape:
+        rows, width = jax_shape
+        shape = (self.channels, self.pictures, self.side, self.side)
+        if math.prod(shape) != rows:
+            raise ValueError(
+                f"patch kernel {list(jax_shape)}: expected {math.prod(shape)} rows "
+                f"({' * '.join(map(str, shape))}), got {rows}"
+            )
+        return (width, *shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,7 +109,7 @@ class HeadDrafter:
             raise ValueError("prompt.stream: expected the prompts' streams, got None")
         words, states = jnp.split(taps, [self.head.config.hidden_size], axis=-1)
         bank = jnp.where(
-            (stream.bank.rows >= 0)[..., None], take_rows(words, stream.bank.positions), 0
+            (stream.bank.rows >= 0)[..., None], take_rows(words, stream.bank.sources), 0
         ).astype(self.head.dtype)
         state = self._empty(prompt, states, capacity)
         glances = None
@@ -118,10 +118,10 @@ class HeadDrafter:
         if self.routed_tokens:
             state = self._add_bank(params, state, stream.bank, bank, states)
         # A text row carries the embedding of what follows it, be it a picture.
-        after = stream.positions + (stream.visual == TEXT)
+        after = stream.sources + (stream.visual == TEXT)
         following = take_rows(words, after).astype(self.head.dtype)
-        features = self._read(params, take_rows(states, stream.positions))
-        rows = self._rows(params, following, features, stream.positions, glances)
+        features = self._read(params, take_rows(states, stream.sources))
+        rows = self._rows(params, following, features, stream.sources, glances)
         starts = jnp.full_like(stream.lengths, state.valid.shape[1])
         return state.replace(cache=write_rows(state.cache, rows.keys, rows.values, starts))
 
@@ -167,7 +167,7 @@ class HeadDrafter:
         flat = vectors.reshape(vectors.shape[0], count * each, -1)
         positions = jnp.repeat(jnp.maximum(last, 0), each, axis=1)
         _, keys, values = self.head.project(head, flat, positions)
-        before = (last >= 0)[:, None] & (last[:, None] < stream.positions[..., None])
+        before = (last >= 0)[:, None] & (last[:, None] < stream.sources[..., None])
         return state.replace(
             cache=write_rows(state.cache, keys, values, jnp.zeros_like(stream.lengths)),
             valid=jnp.repeat(last >= 0, each, axis=1),
@@ -179,8 +179,8 @@ class HeadDrafter:
         states: Float[Array, "B S F"],
     ) -> HeadState:  # fmt: skip
         """The bank's scored projections, and the keys and values that routes copy."""
-        features = self._read(params, take_rows(states, layout.positions))
-        rows = self._rows(params, bank, features, layout.positions)
+        features = self._read(params, take_rows(states, layout.sources))
+        rows = self._rows(params, bank, features, layout.sources)
         scored = routing.make_bank(params["head"].get("router"), rows.x, layout)
         # The tokens themselves are not needed again, and at 5,120 numbers each they are large.
         return state.replace(
@@ -276,7 +276,7 @@ class HeadDrafter:
         if query.shape[1] > 1:  # the branches of a tree share one route: each has a say
             shared = jax.nn.softmax(scores, axis=-1).mean(axis=1, keepdims=True)
             scores = jnp.where(state.bank.valid[:, None], shared, NEVER)
-        routed = routing.choose(scores, self.router.routed_tokens, state.bank.positions)
+        routed = routing.choose(scores, self.router.routed_tokens, state.bank.sources)
 
         def copy(rows: Array, bank_rows: Array) -> Array:
             index = routed.indices[:, 0][:, None, :, None]

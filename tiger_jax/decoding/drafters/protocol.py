@@ -9,10 +9,15 @@ and is hashable, so that it can be part of a program's compile key.
 
 from typing import Any, Protocol, runtime_checkable
 
+import jax
+import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
+from tiger_jax.models.interface import Tiles
+from tiger_jax.ops.rotary import rope_deltas
 from tiger_jax.ops.sampling import Sampling, SamplingMode
 from tiger_jax.routing.bank import Stream
 
@@ -25,9 +30,35 @@ class PromptArrays:
     lengths: Int[Array, "B"]
     image_rows: Int[Array, "B S"] | None
     """Row of the visual table in each token's place, -1 for text; None: no picture in the batch."""
-    tiles: Float[Array, "N H W 3"] | None
+    tiles: Tiles | None
     stream: Stream | None = None
     """The same prompts as a routed drafter reads them; only such a drafter needs it."""
+    positions: Int[Array, "B S *A"] | None = None
+    """Rotary positions; None: 0 .. S - 1."""
+
+    @property
+    def rotary_positions(self) -> Int[Array, "B S *A"]:
+        """`positions`, spelt out."""
+        if self.positions is not None:
+            return self.positions
+        places = jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
+        return jnp.broadcast_to(places, self.tokens.shape)
+
+    @property
+    def rope_deltas(self) -> Int[Array, "B"]:
+        """Rotary position minus row number of every token behind the prompt."""
+        return rope_deltas(self.rotary_positions, self.lengths)
+
+
+def prompt_arrays(batch: Any, dtype: DTypeLike, stream: Stream | None = None) -> PromptArrays:
+    """A host batch (data.batches.PromptBatch) on the device, tiles in the models' dtype."""
+    pictured = len(batch.tiles) > 0
+    tiles = jax.tree.map(jnp.asarray, batch.tiles.astype(dtype)) if pictured else None
+    return PromptArrays(
+        tokens=jnp.asarray(batch.tokens), lengths=jnp.asarray(batch.lengths),
+        image_rows=jnp.asarray(batch.image_rows) if pictured else None, tiles=tiles,
+        positions=jnp.asarray(batch.positions), stream=stream,
+    )  # fmt: skip
 
 
 @struct.dataclass
@@ -39,11 +70,18 @@ class RoundContext:
     previous: Int[Array, "B"]
     """The token before the root."""
     lengths: Int[Array, "B"]
-    """Committed tokens before the root; also the root's absolute position."""
+    """Committed tokens before the root."""
+    rope_deltas: Int[Array, "B"]
+    """Rotary position minus row number of a text token (PromptArrays.rope_deltas)."""
     active: Bool[Array, "B"]
     """Rows that still run; the others need no draft."""
     sampling: Sampling
     drawable: Bool[Array, "V"]
+
+    @property
+    def positions(self) -> Int[Array, "B"]:
+        """The root's rotary position."""
+        return self.lengths + self.rope_deltas
 
 
 @struct.dataclass

@@ -1,7 +1,7 @@
 """A small vision-language model as drafter that sees k routed visual tokens a round.
 
 B: batch, C: cache rows, L: stream length, R: bank rows, k: routed tokens, g: draft length,
-D: width, V: vocabulary.
+D: width, W: width of a visual row, A: axes of a position, V: vocabulary.
 
     cache rows   0 ........... end-1 | end ........ end+k-1 | end+k | end+k+1 ...
     hold         committed text with | routed tokens        | root  | drafts
@@ -26,6 +26,7 @@ from tiger_jax.decoding.drafters.protocol import Commit, PromptArrays, RoundCont
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops import sampling
 from tiger_jax.ops.kv_cache import KVCache
+from tiger_jax.ops.rotary import on_axes
 from tiger_jax.ops.sampling import Purpose, SamplingMode
 from tiger_jax.routing import router as routing
 from tiger_jax.routing import selectors
@@ -40,7 +41,8 @@ class RoutedState:
     cache: KVCache
     """Keys and values of the stream, and behind them the tail of the round."""
     offsets: Int[Array, "B"]
-    """Stream row of a committed token minus its position: pooled tokens stand for pictures."""
+    """Stream row of a committed token minus its row in the full prompt: pooled tokens stand for
+    pictures."""
     bank: Bank
     """The prompt's visual tokens."""
     fresh: Int[Array, "B g"]
@@ -110,17 +112,17 @@ class RoutedDrafter:
         )  # fmt: skip
 
     def _bank_tokens(
-        self, table: Float[Array, "Rt D"] | None, stream: Stream
-    ) -> Float[Array, "B R D"]:
+        self, table: Float[Array, "Rt W"] | None, stream: Stream
+    ) -> Float[Array, "B R W"]:
         """A batch without pictures has a bank of padding."""
         if table is None:
-            width = self.model.config.text.hidden_size
-            return jnp.zeros((*stream.bank.rows.shape, width), self.model.dtype)
+            shape = (*stream.bank.rows.shape, self.model.row_width)
+            return jnp.zeros(shape, self.model.dtype)
         return gather_rows(table, stream.bank)
 
     def _saliency(
         self, params: Params, prompt: PromptArrays, stream: Stream,
-        table: Float[Array, "Rt D"] | None,
+        table: Float[Array, "Rt W"] | None,
     ) -> Float[Array, "B R"] | None:  # fmt: skip
         """Scores of a selector that looks once; None for the others."""
         selector = self.router.selector
@@ -132,7 +134,7 @@ class RoutedDrafter:
             k = self.router.routed_tokens
             return selectors.vispruner(self.model, params, prompt.tiles, stream.bank, k)
         x = self.model.embed(params, prompt.tokens, prompt.image_rows, table)
-        return selectors.sparsevlm(self.model, params, x, stream)
+        return selectors.sparsevlm(self.model, params, x, stream, prompt.rotary_positions)
 
     def propose(
         self, params: Params, state: RoutedState, context: RoundContext, mode: SamplingMode
@@ -152,7 +154,7 @@ class RoutedDrafter:
             return sampling.mask_undrawable(logits, context.drawable), cache
 
         def advance(token: Array, step: Array, cache: KVCache) -> tuple[Array, KVCache]:
-            place = (context.lengths + step)[:, None]
+            place = (context.positions + step)[:, None]
             first = self.router.routed_tokens + step
             return run(self.model.embed(params, token), place, first, cache)
 
@@ -181,7 +183,7 @@ class RoutedDrafter:
             self.router, params.get("router"), hidden[:, None], state.bank,
             sampling.draw_keys(seeds, place, Purpose.ROUTE),
         )  # fmt: skip
-        routed = routing.choose(scores, self.router.routed_tokens, state.bank.positions)
+        routed = routing.choose(scores, self.router.routed_tokens, state.bank.sources)
         state = state.replace(indices=routed.indices[:, 0], valid=routed.valid[:, 0])
         return state, scores
 
@@ -194,7 +196,7 @@ class RoutedDrafter:
         place = jnp.arange(self.draft_length + 1)[None]
         fresh = jnp.pad(state.fresh, ((0, 0), (0, 1)))
         tokens = jnp.where(place == count, context.pending[:, None], fresh)
-        positions = context.lengths[:, None] - count + place
+        positions = context.positions[:, None] - count + place
         starts = context.lengths - count[:, 0] + state.offsets
         mask = draft_tree.chain_mask(starts, tokens.shape[1], state.cache.capacity)
         hidden, cache, _ = self.model.extend(params, tokens, positions, state.cache, starts, mask)
@@ -204,13 +206,14 @@ class RoutedDrafter:
     def _tail(
         self, params: Params, state: RoutedState, scores: Float[Array, "B 1 R"],
         context: RoundContext,
-    ) -> tuple[Float[Array, "B T D"], Int[Array, "B T"]]:  # fmt: skip
+    ) -> tuple[Float[Array, "B T W"], Int[Array, "B T *A"]]:  # fmt: skip
         """Embeddings and positions of [routed tokens | root]."""
         routed = Routed(indices=state.indices[:, None], valid=state.valid[:, None])
         tokens, positions = routing.take_routed(state.bank, routed, scores, self.router.gate)
-        words = self.model.embed(params, context.pending[:, None])
+        words = self.model.widen(self.model.embed(params, context.pending[:, None]))
         x = jnp.concatenate([tokens[:, 0].astype(words.dtype), words], axis=1)
-        return x, jnp.concatenate([positions[:, 0], context.lengths[:, None]], axis=1)
+        root = on_axes(context.positions[:, None], like=positions[:, 0])
+        return x, jnp.concatenate([positions[:, 0], root], axis=1)
 
 
 def tail_mask(

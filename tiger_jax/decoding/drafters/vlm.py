@@ -71,7 +71,7 @@ class VLMDrafter:
         starts: Int[Array, "B"], context: RoundContext,
     ) -> tuple[Float[Array, "B 1 V"], Any]:  # fmt: skip
         """Next-token logits after the last of `tokens`, undrawable ids masked."""
-        positions = starts[:, None] + jnp.arange(tokens.shape[1])[None]
+        positions = (starts + context.rope_deltas)[:, None] + jnp.arange(tokens.shape[1])[None]
         mask = draft_tree.chain_mask(starts, tokens.shape[1], cache.capacity)
         hidden, cache, _ = self.model.extend(params, tokens, positions, cache, starts, mask)
         logits = self.model.logits(params, hidden[:, -1:])
