@@ -9,6 +9,11 @@ ASSETS = Path(__file__).parents[1] / "tiger_jax" / "assets"
 
 EMBEDDED = ("tiny_llava", "tiny_qwen3_vl")
 """The first one is the default."""
+_PICTURES = ("read", "count", "attribute", "describe")
+QUESTION_KINDS = {
+    "tiny_llava": _PICTURES, "tiny_qwen3_vl": (*_PICTURES, "event", "order", "state", "story"),
+}  # fmt: skip
+"""What is asked about held-out scenes, and clips where a pair reads videos."""
 PAIRS = {
     **{
         name: {role: str(ASSETS / name / role) for role in ("verifier", "drafter")}

@@ -26,8 +26,10 @@ from tiger_jax.data.batches import TEXT, PromptInputs, batch_prompts, make_promp
 from tiger_jax.data.images import load_image
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
+from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig, read_config
+from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig, read_config
+from tiger_jax.models.frames import Frames, Tiles
 from tiger_jax.models.interface import build_model
 from tiger_jax.weights.load import load_params
 
@@ -36,7 +38,7 @@ class SideResult(NamedTuple):
     """One side's view of the prompt."""
 
     tokens: np.ndarray  # int [S], image placeholders expanded
-    tiles: np.ndarray  # float32 [n, H, W, 3]
+    tiles: np.ndarray  # float32 [n, H, W, 3], or patches [N, V]
     logits: np.ndarray  # float32 [S, V]
 
 
@@ -68,33 +70,73 @@ def drawn_picture(side: int) -> Image.Image:
     return Image.fromarray(np.stack([red, green, blue], axis=-1).astype(np.uint8))
 
 
-def run_torch(folder: Path, text: str, images: Sequence[Image.Image], dtype: str) -> SideResult:
+def run_torch(
+    folder: Path, config: ModelConfig, text: str, images: Sequence[Image.Image], dtype: str
+) -> SideResult:
     """transformers' processor (the Pillow one) and model on the CPU."""
     try:
         import torch
         import transformers
-        from transformers.models.llava_next.image_processing_pil_llava_next import (
-            LlavaNextImageProcessorPil,
-        )
     except ImportError as error:
         raise UserError(f"torch is needed as the reference: pip install torch ({error})") from None
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
-    inputs = processor(text=text, images=list(images), return_tensors="pt")
-    model, info = transformers.LlavaNextForConditionalGeneration.from_pretrained(
+    read = _llava_next_inputs if isinstance(config, LlavaNextConfig) else _qwen3_vl_inputs
+    inputs, pixels = read(folder, config, text, images)
+    model, info = transformers.AutoModelForImageTextToText.from_pretrained(
         folder, dtype=getattr(torch, dtype), output_loading_info=True
     )
     if faults := {kind: sorted(names) for kind, names in info.items() if names}:
         raise UserError(f"{folder}: transformers reports {faults}")
-    pixels = inputs["pixel_values"].flatten(0, 1).numpy().transpose(0, 2, 3, 1)
-    inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
+    if "pixel_values" in inputs:
+        inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
     with torch.no_grad():
         logits = model.eval()(**inputs).logits
+    return SideResult(inputs["input_ids"][0].numpy(), pixels, logits[0].float().numpy())
+
+
+def _llava_next_inputs(
+    folder: Path, config: LlavaNextConfig, text: str, images: Sequence[Image.Image]
+) -> tuple[dict, np.ndarray]:
+    """(arguments of the model, tiles [n, H, W, 3])."""
+    import transformers
+    from transformers.models.llava_next.image_processing_pil_llava_next import (
+        LlavaNextImageProcessorPil,
+    )
+
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
+    inputs = dict(processor(text=text, images=list(images), return_tensors="pt"))
+    pixels = inputs["pixel_values"].flatten(0, 1).numpy().transpose(0, 2, 3, 1)
     padding = ~pixels.any(axis=(1, 2, 3))  # tiles that only fill up a smaller picture's row
-    return SideResult(inputs["input_ids"][0].numpy(), pixels[~padding], logits[0].float().numpy())
+    return inputs, pixels[~padding]
 
 
-def run_jax(folder: Path, config: LlavaNextConfig, prompt: PromptInputs, dtype: str) -> SideResult:
+def _qwen3_vl_inputs(
+    folder: Path, config: Qwen3VLConfig, text: str, images: Sequence[Image.Image]
+) -> tuple[dict, np.ndarray]:
+    """(arguments of the model, rows of patches [N, V]).
+
+    transformers' whole processor needs torchvision for its videos; the picture half does not.
+    """
+    import torch
+    import transformers
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    cut = Qwen2VLImageProcessorPil.from_pretrained(folder)(list(images), return_tensors="pt")
+    grids, square = cut["image_grid_thw"], config.vision.merge_size**2
+    counts = iter((grids.prod(dim=1) // square).tolist())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids: list[int] = []
+    for token in tokenizer(text)["input_ids"]:
+        ids += [token] * (next(counts) if token == config.image_token_id else 1)
+    tokens = torch.tensor([ids])
+    kinds = (tokens == config.image_token_id).int()
+    return {
+        "input_ids": tokens, "mm_token_type_ids": kinds, "image_grid_thw": grids,
+        "pixel_values": cut["pixel_values"],
+    }, cut["pixel_values"].numpy()  # fmt: skip
+
+
+def run_jax(folder: Path, config: ModelConfig, prompt: PromptInputs, dtype: str) -> SideResult:
     """This package's model, at the prompt's exact length."""
     model = build_model(config, jnp.dtype(dtype))
     params = load_params(folder, config, dtype=dtype)
@@ -102,15 +144,23 @@ def run_jax(folder: Path, config: LlavaNextConfig, prompt: PromptInputs, dtype: 
     batch = batch_prompts([prompt], config, seq_bucket=length, tile_bucket=len(prompt.tiles))
 
     @jax.jit
-    def logits(params, tokens, image_rows, tiles):
-        table = model.encode_images(params, tiles.astype(model.dtype))
-        embeds = model.embed(params, tokens, image_rows, table)
-        hidden, *_ = model.prefill(params, embeds, model.init_cache(1, length))
+    def logits(params, arrays):
+        table = model.encode_images(params, arrays.tiles)
+        embeds = model.embed(params, arrays.tokens, arrays.image_rows, table)
+        cache = model.init_cache(1, length)
+        hidden, *_ = model.prefill(params, embeds, cache, positions=arrays.positions)
         return model.logits(params, hidden)[0]
 
     with jax.default_matmul_precision("highest"):
-        scores = logits(params, batch.tokens, batch.image_rows, batch.tiles)
-    return SideResult(prompt.tokens, prompt.tiles, np.asarray(scores, np.float32))
+        scores = logits(params, prompt_arrays(batch, model.dtype))
+    return SideResult(prompt.tokens, _pixels(prompt.tiles), np.asarray(scores, np.float32))
+
+
+def _pixels(tiles: Tiles) -> np.ndarray:
+    """Tiles as the reference has them: no padding of frames."""
+    if not isinstance(tiles, Frames):
+        return tiles
+    return np.concatenate([tiles.patches[n, :count] for n, count in enumerate(tiles.counts)])
 
 
 def compare(ours: SideResult, reference: SideResult, is_image: np.ndarray) -> list[float]:
@@ -135,21 +185,29 @@ def check(args: argparse.Namespace) -> bool:
     """True if both sides agree. Raises UserError for faulty input."""
     config = read_config(args.folder)
     processor = Processor.from_folder(args.folder, config)
-    images = [load_image(path) for path in args.image] or [drawn_picture(config.vision.image_size)]
+    images = [load_image(path) for path in args.image] or [drawn_picture(_side(config))]
     text = build_prompt(processor, args.prompt, len(images))
     prompt = make_prompt(processor, config, text, images)
-    reference = run_torch(args.folder, text, images, args.dtype)
+    reference = run_torch(args.folder, config, text, images, args.dtype)
     if not np.array_equal(prompt.tokens, reference.tokens):
         print(f"token ids differ: {prompt.tokens.tolist()} and {reference.tokens.tolist()}")
         return False
-    if prompt.tiles.shape != reference.tiles.shape:
-        print(f"tiles differ in shape: {prompt.tiles.shape} and {reference.tiles.shape}")
+    shape = _pixels(prompt.tiles).shape
+    if shape != reference.tiles.shape:
+        print(f"tiles differ in shape: {shape} and {reference.tiles.shape}")
         return False
     ours = run_jax(args.folder, config, prompt, args.dtype)
     worst = max(compare(ours, reference, prompt.image_rows != TEXT))
     agrees = worst <= args.tolerance  # False for NaN too
     print(f"{'equal' if agrees else 'NOT equal'} within {args.tolerance:g} (rel. L2 {worst:.2e})")
     return agrees
+
+
+def _side(config: ModelConfig) -> int:
+    """Of a picture that needs several tiles, or several rows of tokens."""
+    if isinstance(config, LlavaNextConfig):
+        return config.vision.image_size
+    return 8 * config.vision.token_side
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@
     python -m tiger_jax.decode --image photo.jpg --prompt "What is this?" \\
         --verifier DIR --drafter DIR
     python -m tiger_jax.decode --requests questions.jsonl --report answers.json --batch-size 4
+    python -m tiger_jax.decode --pair tiny_qwen3_vl --video clip.mp4 --prompt "What happens?"
 
 Without arguments: the embedded pair looks at an embedded picture, streams its answer, and is
 compared with plain decoding of the same verifier.
@@ -19,14 +20,12 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from tiger_jax import embedded
 from tiger_jax.errors import UserError
 
-DEMO_PROMPT = "Describe the picture."
 DRAFT_LENGTH = "5"
 AUTO, CHAIN = "auto", "chain"
-KINDS = ("tiger_head", "vlm", "eagle2", "eagle3", "vispec", "medusa")
-"""Drafters of the embedded verifier; the first one is the fastest (docs/results.md)."""
-HEAD_SELECTORS = ("tiger", "random")
+REAL_PAIR = "llava_next"
 SELECTORS = ("tiger", "random", "image_only", "sparsevlm", "vispruner", "full")
 
 
@@ -40,16 +39,27 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_argument_group("what to answer")
     what.add_argument("--image", action="append", default=[], metavar="PATH",
                       help="a picture; repeat it for several")  # fmt: skip
-    what.add_argument("--prompt", help="the question; '<image>' in it places the pictures")
+    what.add_argument("--video", action="append", default=[], metavar="PATH",
+                      help="a video file, an animation, or a folder of pictures")  # fmt: skip
+    what.add_argument("--fps", type=float, default=2.0,
+                      help="pictures of a video that are read a second (default 2)")  # fmt: skip
+    what.add_argument("--max-frames", type=int, default=768,
+                      help="most pictures of a video that are read (default 768)")  # fmt: skip
+    what.add_argument("--prompt", help="the question; '<image>' and '<video>' in it place them")
     what.add_argument("--requests", metavar="FILE.jsonl",
-                      help='one {"id", "images", "prompt", ...} a line, decoded in batches; image '
-                           "paths are relative to the file")  # fmt: skip
+                      help='one {"id", "images", "videos", "prompt", ...} a line, decoded in '
+                           "batches; paths are relative to the file")  # fmt: skip
     what.add_argument("--batch-size", type=int, default=4, help="for --requests (default 4)")
     models = parser.add_argument_group("models (default: the embedded pair)")
+    models.add_argument(
+        "--pair", metavar="NAME",
+        help=f"which embedded pair: {' or '.join(embedded.PAIRS)} (the first one is the default); "
+        "with --dry-run whose sizes, llava_next (the default) or qwen3_vl",
+    )  # fmt: skip
     models.add_argument("--verifier", metavar="DIR", help="Hugging Face or Orbax folder")
     models.add_argument("--drafter", metavar="DIR", help="'none' decodes plainly")
     models.add_argument(
-        "--drafter-kind", choices=KINDS,
+        "--drafter-kind", choices=embedded.KINDS,
         help="which drafter of the embedded pair: a head on the verifier's own states (tiger_head, "
         "the default, sees 8 routed visual tokens), or 'vlm', a small model of its own",
     )  # fmt: skip
@@ -78,7 +88,6 @@ def _dry_run_arguments(parser: argparse.ArgumentParser) -> None:
     dry.add_argument("--dry-run", action="store_true",
                      help="memory, traffic and predicted times a device; exit code 1 if it does "
                      "not fit")  # fmt: skip
-    dry.add_argument("--pair", default="llava_next", help="whose sizes (default llava_next)")
     dry.add_argument("--card", default="a40", help="a40 or h200 (default a40)")
 
 
@@ -153,14 +162,15 @@ def _run(args: argparse.Namespace) -> int:
         return _dry_run(args)
     from tiger_jax import session
     from tiger_jax.head_loading import parse_tree
-    from tiger_jax.pipeline import TINY_LLAVA, embedded_drafter
     from tiger_jax.sharding.mesh import make_mesh, parse_sizes
 
-    demo = not (args.image or args.requests or args.verifier) and args.prompt is None
-    verifier = args.verifier or TINY_LLAVA / "verifier"
+    pair = args.pair or embedded.PAIRS[0]
+    shown = args.image or args.video
+    demo = not (shown or args.requests or args.verifier) and args.prompt is None
+    verifier = args.verifier or embedded.verifier(pair)
     drafter = args.drafter
     if drafter is None and not args.verifier:
-        drafter = embedded_drafter(args.selector, args.drafter_kind or _kind(args.selector))
+        drafter = embedded.drafter(args.selector, args.drafter_kind, pair)
     run = session.Session(
         verifier=verifier,
         drafter=None if args.drafter == "none" else drafter,
@@ -173,6 +183,7 @@ def _run(args: argparse.Namespace) -> int:
             dtype=args.dtype,
             batch_size=args.batch_size if args.requests else 1,
             compare=demo if args.compare is None else args.compare,
+            video=session.VideoSampling(args.fps, args.max_frames),
             options=session.Options(
                 max_new_tokens=args.max_new_tokens, temperature=args.temperature,
                 top_k=args.top_k, top_p=args.top_p, seed=args.seed, stop=tuple(args.stop),
@@ -184,18 +195,24 @@ def _run(args: argparse.Namespace) -> int:
         show = None if args.quiet else session.print_answer
         report = run.answer(records, show=show)
     else:
-        images = args.image or ([str(TINY_LLAVA / "demo.png")] if args.prompt is None else [])
-        prompt = DEMO_PROMPT if args.prompt is None else args.prompt
+        asked = embedded.demo(pair) if demo else embedded.Demo(
+            args.image, args.video, args.prompt or _usual_question(args)
+        )  # fmt: skip
         if not args.quiet:
-            print(f"{', '.join(images) or 'no picture'}\n> {prompt}", flush=True)
+            names = ", ".join([*asked.images, *asked.videos])
+            print(f"{names or 'no picture'}\n> {asked.prompt}", flush=True)
         stream = session.Stream(began, tuple(args.stop), quiet=args.quiet)
-        report = run.answer_one(images, prompt, stream)
+        report = run.answer_one(asked.images, asked.videos, asked.prompt, stream)
     if args.report:
         Path(args.report).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if not args.quiet:
         print(session.summary(report))
     failed = [r for r in report["requests"] if r["error"]]
     return 1 if failed and len(failed) == len(report["requests"]) else 0
+
+
+def _usual_question(args: argparse.Namespace) -> str:
+    return "Describe the video." if args.video else "Describe the picture."
 
 
 def _dry_run(args: argparse.Namespace) -> int:
@@ -205,7 +222,7 @@ def _dry_run(args: argparse.Namespace) -> int:
     if args.draft_length == AUTO:
         raise UserError("--dry-run: expected --draft-length N, got auto")
     text, fits = report_decoding(
-        args.pair, mesh=parse_sizes(args.mesh) if args.mesh else None, card=args.card,
+        args.pair or REAL_PAIR, mesh=parse_sizes(args.mesh) if args.mesh else None, card=args.card,
         batch=args.batch_size, draft_length=int(args.draft_length),
         max_new_tokens=args.max_new_tokens,
     )  # fmt: skip
@@ -213,15 +230,12 @@ def _dry_run(args: argparse.Namespace) -> int:
     return 0 if fits else 1
 
 
-def _kind(selector: str | None) -> str:
-    """The fastest drafter that knows the selector."""
-    return KINDS[0] if selector in (None, *HEAD_SELECTORS) else "vlm"
-
-
 def _check(args: argparse.Namespace) -> None:
     """What can be refused before anything is loaded."""
-    if args.requests and (args.image or args.prompt is not None):
-        raise UserError("--requests: expected it alone, got --image or --prompt beside it")
+    if args.requests and (args.image or args.video or args.prompt is not None):
+        raise UserError("--requests: expected it alone, got --image, --video or --prompt beside it")
+    if args.pair and args.verifier:
+        raise UserError("--pair: expected it alone, got --verifier beside it")
     if args.draft_length != AUTO and not args.draft_length.isdecimal():
         raise UserError(f"--draft-length: expected a number or auto, got {args.draft_length!r}")
     if args.batch_size < 1:

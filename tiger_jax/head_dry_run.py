@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import ShapeDtypeStruct as Shape
 
 from tiger_jax.dry_run.abstract_verifier import TARGETS, Verifier
+from tiger_jax.dry_run.pictures import largest_picture
 from tiger_jax.errors import UserError
 from tiger_jax.head_methods import kept_taps
 from tiger_jax.head_training import block_head
@@ -23,8 +24,6 @@ from tiger_jax.training.head_batch import HeadBatch
 from tiger_jax.training.head_step import HeadLossSettings, make_head_loss
 from tiger_jax.training.train_state import TrainState
 
-VISUAL = 2928
-"""Visual tokens of one picture of 672 x 672 pixels."""
 GIB = 2**30
 
 
@@ -49,7 +48,8 @@ def report(config: Any) -> str:
     params = jax.eval_shape(lambda: block.init_params(jax.random.key(0)))
     moments = jax.eval_shape(transform.init, params)
     state = TrainState(params, moments, Shape((), jnp.int32), Shape((2,), jnp.uint32))
-    batch = abstract_batch(config, block.head.config)
+    visual = largest_picture(model.config).visual
+    batch = abstract_batch(config, block.head.config, visual)
     compiled = step.start.lower(state, batch).compile()
     memory = compiled.memory_analysis()
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -60,7 +60,7 @@ def report(config: Any) -> str:
     lines = (
         f"{config.method} for LLaVA-1.6 {config.dry_run}: {count / 1e6:.1f} M parameters, masters "
         f"and moments {3 * 4 * count / GIB:.2f} GiB",
-        f"a micro-batch of {config.batch} x ({VISUAL} visual + {config.max_length} text tokens), "
+        f"a micro-batch of {config.batch} x ({visual} visual + {config.max_length} text tokens), "
         f"{batch.draft.anchors.shape[1]} blocks of {config.draft_length}: temporaries "
         f"{memory.temp_size_in_bytes / GIB:.2f} GiB (as the CPU backend plans them), "
         f"{compiled.cost_analysis()['flops'] / 1e12:.2f} TFLOP",
@@ -69,10 +69,10 @@ def report(config: Any) -> str:
     return "\n".join(lines)
 
 
-def abstract_batch(config: Any, head: HeadConfig) -> HeadBatch:
-    """Shapes of one micro-batch of the longest examples."""
+def abstract_batch(config: Any, head: HeadConfig, visual: int) -> HeadBatch:
+    """Shapes of one micro-batch of the longest examples, with `visual` tokens of a picture."""
     size, length, steps = config.batch, config.max_length, config.draft_length
-    prefix, blocks = VISUAL + 64, -(-length // steps)
+    prefix, blocks = visual + 64, -(-length // steps)
     width, kept = head.hidden_size, config.features.kept_rows
     laws, rows = config.teacher.kept_tokens, config.teacher.kept_rows
 
@@ -82,7 +82,7 @@ def abstract_batch(config: Any, head: HeadConfig) -> HeadBatch:
     def floats(*shape: int) -> Shape:
         return Shape((size, *shape), jnp.float32)
 
-    bank = BankLayout(*[ints(VISUAL)] * 5, floats(1))
+    bank = BankLayout(*[ints(visual)] * 5, floats(1))
     draft = DraftBatch(
         tiles=Shape((0, 1, 1, 3), jnp.float32), prefix_tokens=ints(prefix),
         prefix_image_rows=ints(prefix), prefix_lengths=ints(), prefix_positions=ints(prefix),
@@ -100,7 +100,7 @@ def abstract_batch(config: Any, head: HeadConfig) -> HeadBatch:
         Shape((head.draft_vocab,), jnp.int32) if head.draft_vocab else None,
     )  # fmt: skip
     return HeadBatch(
-        draft=draft, visual=floats(VISUAL, width),
+        draft=draft, visual=floats(visual, width),
         prefix_features=Shape((size, prefix, tapped), jnp.float16),
         text_features=Shape((size, length, tapped), jnp.float16),
         look_ids=ints(blocks, steps, kept), look_weights=floats(blocks, steps, kept),

@@ -31,6 +31,7 @@ from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
+from tiger_jax.embedded import VLM
 from tiger_jax.errors import UserError
 from tiger_jax.head_loading import fit_tree, load_head
 from tiger_jax.models.config import ModelConfig
@@ -42,13 +43,6 @@ from tiger_jax.weights.head_io import is_head
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.original_config import read_config
 from tiger_jax.weights.router_io import WEIGHTS_FILE, read_router
-
-ASSETS = Path(__file__).parent / "assets"
-TINY_LLAVA = ASSETS / "tiny_llava"
-VLM = "vlm"
-HEADS = ("tiger_head", "eagle2", "eagle3", "vispec", "medusa")
-KINDS = (VLM, *HEADS)
-"""Drafters of the embedded verifier."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,16 +223,6 @@ def read_weights(
     if mesh is not None:
         shardings = param_shardings(model.abstract_params(), model.rules, mesh)
     return load_params(folder, config, dtype=dtype, shardings=shardings)
-
-
-def embedded_drafter(selector: str | None = None, kind: str = VLM) -> Path:
-    """A drafter of the embedded verifier: one of the heads, or a small model that was trained to
-    see all visual tokens, or a few routed ones. Raises UserError for an unknown kind."""
-    if kind in HEADS:
-        return TINY_LLAVA / "heads" / kind
-    if kind != VLM:
-        raise UserError(f"drafter kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    return TINY_LLAVA / ("drafter" if selector == "full" else "tiger_drafter")
 
 
 def choose_router(

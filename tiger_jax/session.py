@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 import tiger_jax
 from tiger_jax import runtime
+from tiger_jax.data.examples import USUAL_SAMPLING, VideoSampling
 from tiger_jax.data.records import RecordError, Request, read_requests
 from tiger_jax.decoding import costs, statistics
 from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
@@ -47,6 +48,7 @@ class Settings:
     dtype: str | None = None
     batch_size: int = 1
     compare: bool = False
+    video: VideoSampling = USUAL_SAMPLING
     options: Options = dataclasses.field(default_factory=Options)
 
 
@@ -116,6 +118,7 @@ class Session:
             selector=settings.selector, routed_tokens=settings.routed_tokens, tree=settings.tree,
             mesh=settings.mesh,
         )  # fmt: skip
+        self.pipeline = dataclasses.replace(self.pipeline, video=settings.video)
         if settings.draft_length == 0:
             self.pipeline = self.pipeline.plain()
         self._tally = Tally()
@@ -124,11 +127,11 @@ class Session:
         """Accepted lengths of the answers at the present draft length."""
         self._calibration: dict | None = None
 
-    def answer_one(self, images: list[str], prompt: str, stream: Stream) -> dict:
+    def answer_one(self, images: list[str], videos: list[str], prompt: str, stream: Stream) -> dict:
         """Answer one request, streaming; unlike in a file of requests, its fault ends the run."""
         if self.settings.draft_length is None:  # one request leaves nothing to calibrate for
             self.pipeline = self.pipeline.with_draft_length(Settings.draft_length)
-        request = Request(id="1", prompt=prompt, images=tuple(images))
+        request = Request(id="1", prompt=prompt, images=tuple(images), videos=tuple(videos))
         prepared = self.pipeline.prepare(request, self.settings.options)
 
         def update(_: int, tokens: list[int]) -> None:
@@ -281,11 +284,15 @@ def _overlap(text: str, stop: str) -> int:
 
 
 def read_records(path: str) -> list[Request | RecordError]:
-    """Requests of a JSON Lines file, image paths taken relative to it."""
+    """Requests of a JSON Lines file, paths taken relative to it."""
     folder = Path(path).parent
+
+    def beside(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(folder / path) for path in paths)
+
     return [
         record if isinstance(record, RecordError) else dataclasses.replace(
-            record, images=tuple(str(folder / image) for image in record.images)
+            record, images=beside(record.images), videos=beside(record.videos)
         )
         for record in read_requests(path)
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The embedded pair's folder without weights, and its processor, built once."""
+"""The embedded pairs' folders without weights, and their processors, built once."""
 
 from pathlib import Path
 
@@ -16,3 +16,9 @@ def tiny_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def processor(tiny_folder) -> Processor:
     return Processor.from_folder(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def qwen_processor(tmp_path_factory) -> Processor:
+    folder = tmp_path_factory.mktemp("tiny_qwen3_vl") / "verifier"
+    return Processor.from_folder(write_tiny_folder(folder, pair="tiny_qwen3_vl"))

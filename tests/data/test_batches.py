@@ -17,7 +17,9 @@ from tiger_jax.data.batches import (
     round_width,
 )
 from tiger_jax.data.prompts import build_prompt
+from tiger_jax.data.videos import Video
 from tiger_jax.errors import UserError
+from tiger_jax.models.frames import Frames, join_tiles
 
 ROWS = 64  # visual rows of one tile of the tiny pair
 
@@ -131,3 +133,134 @@ def test_round_up(n):
 def test_round_up_beyond_the_last():
     with pytest.raises(UserError, match=f"at most {TILE_BUCKETS[-1]}"):
         round_up(TILE_BUCKETS[-1] + 1, TILE_BUCKETS)
+
+
+def test_tiles_are_joined_and_filled_up():
+    """Pictures of LLaVA have one size, so only their number grows."""
+    parts = [np.full((n, 2, 3, 3), n, np.float32) for n in (1, 0, 2)]
+    joined = join_tiles(parts, 5)
+    assert joined.shape == (5, 2, 3, 3)
+    assert joined.dtype == np.float32
+    assert joined[:, 0, 0, 0].tolist() == [1, 2, 2, 0, 0]
+
+
+def frame(n: int, padded: int, value: float) -> Frames:
+    """n patches of 2 numbers in `padded` rows."""
+    inside = (np.arange(padded) < n)[None, :, None]
+    return Frames(
+        patches=np.where(inside, np.full(2, value), 0).astype(np.float32),
+        counts=np.array([n], np.int32),
+        places=np.where(inside, np.full(2, value), 0).astype(np.int32),
+        taps=np.where(inside, np.full(4, value), 0).astype(np.int32),
+        weights=np.where(inside, np.full(4, value), 0).astype(np.float32),
+    )
+
+
+def test_frames_are_padded_to_the_largest():
+    joined = join_tiles([frame(4, 4, 1), frame(12, 16, 2), frame(8, 8, 3)], 5)
+    assert len(joined) == 5
+    assert joined.counts.tolist() == [4, 12, 8, 0, 0]
+    for name, value in vars(joined).items():
+        if name == "counts":
+            continue
+        assert value.shape[:2] == (5, 16)
+        first = value[..., 0]
+        for row, (count, number) in enumerate([(4, 1), (12, 2), (8, 3), (0, 0), (0, 0)]):
+            assert first[row].tolist() == [number] * count + [0] * (16 - count), name
+    assert joined.patches.dtype == joined.weights.dtype == np.float32
+    assert joined.counts.dtype == joined.places.dtype == joined.taps.dtype == np.int32
+    middle = joined[1:3]
+    assert (len(middle), middle.counts.tolist()) == (2, [12, 8])
+
+
+def qwen_prompt(processor, question: str, images=(), videos=()) -> PromptInputs:
+    text = build_prompt(processor, question, len(images), len(videos))
+    return make_prompt(processor, processor.config, text, images, videos=videos)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """A picture of 8 x 8 tokens, one of 8 x 16, and a video of 2 frames of 4 x 8."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.integers(0, 256, (*shape, 3), dtype=np.uint8)  # noqa: E731
+    video = Video(draw(4, 56, 112), (0.0, 0.5, 1.0, 1.5))
+    return draw(112, 112), draw(112, 224), video
+
+
+def test_images_and_videos_of_one_prompt(qwen_processor, pictures):
+    """Frames are numbered in the order of the text, and each visual row finds its own frame, also
+    where the frames before it have fewer rows."""
+    small, large, video = pictures
+    question = "<image> then <video> then <image>?"
+    prompt = qwen_prompt(qwen_processor, question, [small, large], [video])
+    assert prompt.tiles.counts.tolist() == [256, 128, 128, 512]
+    assert prompt.tile_rows == 512 // 4  # a frame's rows in the table are those of the largest
+    config, visual = qwen_processor.config, prompt.image_ids >= 0
+    assert np.bincount(prompt.image_ids[visual]).tolist() == [64, 32, 32, 128]
+    for i, part in enumerate([small, video, video, large]):
+        rows = prompt.image_rows[prompt.image_ids == i]
+        assert rows.tolist() == list(range(i * 128, i * 128 + len(rows)))
+        kind = config.video_token_id if part is video else config.image_token_id
+        assert (prompt.tokens[prompt.image_ids == i] == kind).all()
+    for i, image in ((0, small), (3, large)):
+        own = qwen_processor.visual(image)
+        np.testing.assert_array_equal(
+            prompt.tiles.patches[i, : len(own.tiles.patches[0])], own.tiles.patches[0]
+        )
+        np.testing.assert_array_equal(prompt.places[prompt.image_ids == i], own.places)
+    assert (prompt.image_rows[~visual] == TEXT).all()
+    # <|vision_start|> is the fourth id; the first picture spans 8, and text goes on at 4 + 8
+    start = int(np.flatnonzero(visual)[0])
+    assert prompt.positions[:start].tolist() == [[n] * 3 for n in range(start)]
+    assert prompt.positions[start].tolist() == [start] * 3
+    assert prompt.positions[start + 63].tolist() == [start, start + 7, start + 7]
+    assert prompt.positions[start + 64].tolist() == [start + 8] * 3
+    text = (~visual).sum()
+    assert prompt.next_position == text + 8 + 8 + 8 + 16
+
+
+def test_batch_of_qwen_prompts(qwen_processor, pictures):
+    """Row by row and patch by patch what each prompt has alone."""
+    small, large, video = pictures
+    config = qwen_processor.config
+    prompts = [
+        qwen_prompt(qwen_processor, "What?", [small]),
+        qwen_prompt(qwen_processor, "Hi?"),
+        qwen_prompt(qwen_processor, "What?", [large], [video]),
+    ]
+    batch = batch_prompts(prompts, config, tile_bucket=6)
+    assert batch.tiles.counts.tolist() == [256, 512, 128, 128, 0, 0]
+    assert batch.positions.shape == (*batch.tokens.shape, 3)
+    per_tile, first = batch.tiles.patches.shape[1] // 4, 0
+    for b, single in enumerate(prompts):
+        n = len(single.tokens)
+        assert np.array_equal(batch.positions[b, :n], single.positions)
+        assert (batch.positions[b, n:] == 0).all()
+        visual = single.image_rows >= 0
+        assert np.array_equal(batch.image_rows[b, :n] >= 0, visual)
+        own = np.divmod(single.image_rows[visual], max(single.tile_rows, 1))
+        shared = np.divmod(batch.image_rows[b, :n][visual], per_tile)
+        assert np.array_equal(own[0] + first, shared[0])
+        assert np.array_equal(own[1], shared[1])
+        size = single.tiles.patches.shape[1]
+        np.testing.assert_array_equal(
+            batch.tiles.patches[first : first + len(single.tiles), :size], single.tiles.patches
+        )
+        first += len(single.tiles)
+    alone = batch_prompts(prompts[1:2], config)
+    assert len(alone.tiles) == 0
+    assert (alone.image_rows == TEXT).all()
+
+
+def test_pictures_and_placeholders_of_each_kind_are_counted(qwen_processor, pictures):
+    """A video does not stand in for an image, whatever the sum."""
+    small, _, video = pictures
+    both = "<image> and <video>?"
+    for images, videos, message in [
+        ([small, small], [], "1 placeholders and 2 images"),
+        ([small], [], "1 placeholders and 0 videos"),
+        ([], [video, video], "1 placeholders and 0 images"),
+        ([small], [video, video], "1 placeholders and 2 videos"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            qwen_prompt(qwen_processor, both, images, videos)

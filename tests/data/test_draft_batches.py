@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.framed import Shown, framed_prompt
 from tests.pictured import pictured_prompt
 from tiger_jax.data.draft_batches import (
     BlockPlaces,
@@ -139,6 +140,30 @@ def test_a_batch_by_hand():
     assert (rows.stream.bank_rows[0, 10:] == -1).all()
     assert len(rows.tiles) == 2 * -(-len(picture.tiles) // 2)
     assert (rows.stream.bank_rows[1] == -1).all()
+
+
+def test_texts_go_on_behind_the_prefix_on_every_axis():
+    """Example 0: 5 S and a picture of 2 x 3 tokens, which spans 3: its texts begin at 5, and not
+    at the 8 tokens that it has; example 1: text alone, both questions at 3."""
+    config = tiny_config()
+    picture = framed_prompt(5, Shown(2, 3)).cut(8)
+    text = framed_prompt(5, 6, 7)
+    assert (picture.next_position, len(picture.tokens)) == (5, 8)
+    blocks = ([0, 1], [1, 0], [2, 1])
+    items = [taught(prefix, [[3, 4], [5]], hand_record(), blocks) for prefix in (picture, text)]
+    rows = PackDrafts(config, 3, 1, "visual", text_multiple=11, block_multiple=3)(items)
+    assert rows.positions.tolist() == [
+        [5, 6, 7, 8, 9, 10, 5, 6, 7, 0, 0], [3, 4, 5, 6, 7, 8, 3, 4, 5, 0, 0],
+    ]  # fmt: skip
+    assert rows.prefix_positions.shape == (2, 16, 3)
+    assert rows.prefix_positions[0, :8].tolist() == picture.positions.tolist()
+    assert (rows.prefix_positions[0, 8:] == 0).all()
+    assert rows.stream.positions[0, :3].tolist() == [[0, 0, 0], [1, 1, 1], [2, 3, 3]]
+    assert rows.stream.bank_positions[0, :6].tolist() == picture.positions[2:].tolist()
+    assert rows.tiles.counts.tolist() == [24, 0]  # a tile for each row, so that a mesh cuts both
+    # positions of a response are those of the whole prompt with it
+    whole = picture.followed_by(np.array([3, 4, 10, 11, 12, 13], np.int32))
+    assert whole.positions[8:, 0].tolist() == rows.positions[0, :6].tolist()
 
 
 def test_packed_texts_know_their_responses():

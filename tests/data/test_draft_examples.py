@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from tiger_jax.data.batches import make_prompt
+from tiger_jax.data.clips import make_clip
 from tiger_jax.data.draft_examples import AskQuestions, make_example
-from tiger_jax.data.examples import DroppedExample
+from tiger_jax.data.examples import DroppedExample, Example
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import make_scene
+from tiger_jax.data.videos import Video
+from tiger_jax.models.frames import Frames
 
 
 @pytest.fixture(scope="module")
@@ -18,18 +21,26 @@ def scene():
     return make_scene(5, 3)
 
 
-def alone(processor, question, images):
-    text = build_prompt(processor, question, len(images))
-    return make_prompt(processor, processor.config, text, images)
+def alone(processor, question, images, videos=()):
+    text = build_prompt(processor, question, len(images), len(videos))
+    return make_prompt(processor, processor.config, text, images, videos=videos)
 
 
-def check_prompts(processor, example, questions, images):
+def check_prompts(processor, example, questions, images, videos=()):
     assert len(example.questions) == len(questions)
     for number, question in enumerate(questions):
-        want, got = alone(processor, question, images), example.prompt(number)
+        want, got = alone(processor, question, images, videos), example.prompt(number)
         for name, value in want._asdict().items():
-            np.testing.assert_array_equal(getattr(got, name), value, err_msg=name)
-            assert np.asarray(getattr(got, name)).dtype == np.asarray(value).dtype
+            check_equal(getattr(got, name), value, name)
+
+
+def check_equal(got, want, name):
+    if isinstance(want, Frames):
+        for part, value in vars(want).items():
+            check_equal(getattr(got, part), value, part)
+        return
+    np.testing.assert_array_equal(got, want, err_msg=name)
+    assert np.asarray(got).dtype == np.asarray(want).dtype
 
 
 @pytest.mark.parametrize("index", range(3))
@@ -109,3 +120,68 @@ def test_prompts_that_do_not_share_their_beginning(processor, scene):
     texts = [build_prompt(processor, "Hi?", 1), "USER: before <image>\nHi? ASSISTANT:"]
     with pytest.raises(ValueError, match="expected to begin"):
         make_example(processor, texts, [scene.image])
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_clips(qwen_processor, index):
+    """Token by token and position by position. The three frames of 8 x 8 tokens are shared."""
+    clip = make_clip(5, index, hard=index == 2)
+    example = pickle.loads(pickle.dumps(AskQuestions(qwen_processor)))(clip)
+    check_prompts(
+        qwen_processor, example, [pair.question for pair in clip.qa], [], [clip.picture]
+    )  # fmt: skip
+    prefix = example.prefix
+    assert prefix.image_ids.max() == 2
+    assert (prefix.image_ids >= 0).sum() == 3 * 64
+    # the last frame's own mark is shared, that around the video is not
+    assert prefix.image_ids[-2:].tolist() == [2, -1]
+    text = (prefix.image_ids < 0).sum()
+    assert prefix.next_position == text + 3 * 8 < len(prefix.tokens)
+
+
+def test_scenes_of_the_second_family(qwen_processor):
+    for grid in ((4, 4), (4, 8)):
+        scene = make_scene(5, 2, grid=grid)
+        example = AskQuestions(qwen_processor)(scene)
+        questions = [pair.question for pair in scene.qa]
+        check_prompts(qwen_processor, example, questions, [scene.image])
+        assert example.prefix.image_ids[-1] == 0
+
+
+def test_picture_and_video_in_any_order(qwen_processor, scene):
+    clip = make_clip(5, 1)
+    for asked in ("{0} <image> {1} <video> {2}", "{0} <video> {1} <image> {2}"):
+        questions = [asked.format("Look:", "and", end) for end in ("What?", "Where is it?")]
+        texts = [build_prompt(qwen_processor, question, 1, 1) for question in questions]
+        example = make_example(qwen_processor, texts, [scene.image], [clip.picture])
+        check_prompts(qwen_processor, example, questions, [scene.image], [clip.picture])
+        assert example.prefix.image_ids.max() == 3
+
+
+def test_the_key_names_the_video(qwen_processor):
+    """Its pixels, and its times too: they stand in the prompt."""
+    clip = make_clip(5, 1)
+    texts = [build_prompt(qwen_processor, pair.question, 0, 1) for pair in clip.qa]
+    seen = clip.picture
+    pixels = seen.frames.copy()
+    pixels[-1, 50, 50] ^= 255  # one pixel of the last picture
+    videos = [
+        seen,
+        Video(pixels, seen.seconds),
+        Video(seen.frames, tuple(2 * second for second in seen.seconds)),
+        Video(seen.frames[:4], seen.seconds[:4]),
+    ]
+    keys = [make_example(qwen_processor, texts, videos=[video]).key for video in videos]
+    assert len(set(keys)) == 4
+    assert make_example(qwen_processor, texts, videos=[make_clip(5, 1).picture]).key == keys[0]
+
+
+def test_a_clip_that_cannot_be_used_is_named(qwen_processor, processor, tmp_path):
+    clip = make_clip(5, 1)
+    dropped = AskQuestions(qwen_processor, max_length=30)(clip)
+    assert isinstance(dropped, DroppedExample)
+    assert (dropped.source, dropped.message[:25]) == ("clips", "text: expected at most 30")
+    broken = Example("a", "What?", (), "films", videos=(str(tmp_path / "none.mp4"),))
+    dropped = AskQuestions(qwen_processor)(broken)
+    assert (dropped.id, dropped.source) == ("a", "films")
+    assert "found nothing there" in dropped.message

@@ -1,20 +1,26 @@
 """Training examples: bad lines and broken pictures cost only themselves."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tiger_jax.data.examples import (
+    USUAL_SAMPLING,
     DroppedExample,
     Example,
     PreparedExample,
     PrepareExample,
+    VideoSampling,
+    load_pictures,
     read_examples,
 )
 from tiger_jax.data.json_lines import RecordError
+from tiger_jax.data.records import Request
 from tiger_jax.errors import UserError
+from tiger_jax.models.frame_geometry import video_size
 
 GOOD = {"images": ["cats/1.png"], "prompt": "How many cats are there?"}
 
@@ -41,10 +47,29 @@ def test_all_fields_and_defaults(tmp_path):
     ]
 
 
+def test_videos_stand_beside_images(tmp_path):
+    """Placeholders of one kind may be left out where those of the other are placed."""
+    both = {**GOOD, "videos": ["cats/1.mp4", "/abs.gif"], "fps": 1, "max_frames": 9}
+    placed = {**both, "prompt": "Before <video> and after <video>?"}
+    alone = {"videos": "film", "prompt": "What?"}
+    nothing = {"images": [], "prompt": "Hi?"}
+    first, second, third, fourth = read_examples(write(tmp_path, both, placed, alone, nothing))
+    assert first.images == (str(tmp_path / "cats/1.png"),)
+    assert first.videos == (str(tmp_path / "cats/1.mp4"), "/abs.gif")
+    assert (first.fps, first.max_frames) == (1.0, 9)
+    assert second.prompt == placed["prompt"]
+    assert (third.images, third.videos) == ((), (str(tmp_path / "film"),))
+    assert (third.fps, third.max_frames) == (None, None)
+    assert (fourth.images, fourth.videos) == ((), ())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": None}, "missing field 'images'"),
+        ({"images": None}, "images: expected a list of paths, or one of videos, found neither"),
+        ({"videos": 5}, "videos: expected a list of non-empty texts, got 5"),
+        ({"fps": -1}, "fps: expected a number in 0.., got -1"),
+        ({"max_frames": 0}, "max_frames: expected a whole number in 1.., got 0"),
         ({"images": [""]}, "images: expected a list of non-empty texts"),
         ({"prompt": None}, "missing field 'prompt'"),
         ({"prompt": ""}, "prompt: expected a non-empty text, got ''"),
@@ -52,8 +77,14 @@ def test_all_fields_and_defaults(tmp_path):
         ({"source": ""}, "source: expected a non-empty text"),
         ({"prompt": "\ud800?"}, "prompt: expected valid Unicode text"),
         ({"answer": "2"}, "unknown field 'answer'"),
-        ({"prompt": "<image> <image>?"}, "expected no <image>, or one for each image (1), got 2"),
-        ({"images": [], "prompt": "<image>?"}, "one for each image (0), got 1"),
+        ({"prompt": "<image> <image>?"}, "no <image>, or one for each of the 1 images, got 2"),
+        ({"images": [], "prompt": "<image>?"}, "one for each of the 0 images, got 1"),
+        ({"prompt": "<video>?"}, "no <video>, or one for each of the 0 videos, got 1"),
+        ({"videos": ["a.mp4", "b.mp4"], "prompt": "<video>?"}, "of the 2 videos, got 1"),
+        (
+            {"images": ["1.png"] * 2, "videos": "a.mp4", "prompt": "<video> <image>?"},
+            "of the 2 images, got 1",
+        ),
     ],
 )
 def test_faults_are_one_line_each_and_spoil_no_neighbour(tmp_path, change, message):
@@ -109,3 +140,101 @@ def test_unusable_example_says_why(processor, tmp_path):
         assert (dropped.id, dropped.source) == ("a", "pets")
         assert message in dropped.message
         assert "\n" not in dropped.message
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A folder with a picture and a film of 12 pictures, 4 a second."""
+    folder = tmp_path_factory.mktemp("shown")
+    rng = np.random.default_rng(0)
+    stills = [Image.fromarray(rng.integers(0, 256, (56, 84, 3), dtype=np.uint8)) for _ in range(12)]
+    stills[0].save(folder / "cat.png")
+    stills[0].save(folder / "film.png", save_all=True, append_images=stills[1:], duration=250)
+    (folder / "broken.mp4").write_text("no video")
+    return folder
+
+
+def film(folder, prompt, *names, images=(), **more) -> Example:
+    images = tuple(str(folder / name) for name in images)
+    return Example(
+        "a", prompt, images, "pets", videos=tuple(str(folder / n) for n in names), **more
+    )
+
+
+def test_videos_become_frames(qwen_processor, shown):
+    """6 pictures at 2 fps are 3 frames of 4 x 6 tokens; the picture is one more, in its place."""
+    video, image = qwen_processor.config.video_token_id, qwen_processor.config.image_token_id
+    prompt = PrepareExample(qwen_processor)(film(shown, "What?", "film.png")).prompt
+    assert (len(prompt.tiles), (prompt.tokens == video).sum()) == (3, 3 * 24)
+    placed = film(shown, "A <image> B <video> C", "film.png", images=["cat.png"])
+    prompt = PrepareExample(qwen_processor)(placed).prompt
+    seen = prompt.tokens[np.isin(prompt.tokens, (video, image))]
+    assert seen.tolist() == [image] * (seen == image).sum() + [video] * 72
+    assert prompt.image_ids.max() == 3
+    placed = film(shown, "A <video> B <image> C", "film.png", images=["cat.png"])
+    seen = PrepareExample(qwen_processor)(placed).prompt.tokens
+    assert seen[np.isin(seen, (video, image))][0] == video
+
+
+def test_sampling_is_the_run_s_or_the_record_s(qwen_processor, shown):
+    """3 seconds: 2 fps take 6 pictures, 4 fps all 12, 8 of them at most, two of them a frame."""
+
+    def frames(run=USUAL_SAMPLING, **own):
+        prepare = PrepareExample(qwen_processor, video=run)
+        return len(prepare(film(shown, "?", "film.png", **own)).prompt.tiles)
+
+    assert frames() == 3
+    assert frames(VideoSampling(4.0)) == 6
+    assert frames(VideoSampling(4.0, 8)) == 4
+    assert frames(fps=4.0) == 6
+    assert frames(VideoSampling(4.0, 8), max_frames=4) == 2
+    assert frames(VideoSampling(4.0, 4), fps=2.0, max_frames=6) == 3
+    request = Request("1", "?", videos=(str(shown / "film.png"),), fps=4.0, max_frames=8)
+    assert load_pictures(request, USUAL_SAMPLING).videos[0].seconds[1] == 0.5  # 0 2 3 5 6 8 9 11
+    assert len(load_pictures(request, USUAL_SAMPLING).videos[0].frames) == 8
+
+
+def test_broken_video_drops_its_example_only(qwen_processor, processor, shown):
+    prepare = PrepareExample(qwen_processor)
+    for broken, message in [
+        (film(shown, "?", "broken.mp4"), "broken.mp4: expected a video, got a file that starts"),
+        (film(shown, "?", "film.png", "none.mp4"), "none.mp4: expected a video file or a folder"),
+        (film(shown, "?", "cat.png"), "got a still picture; give it as an image"),
+        (film(shown, "?", "film.png", fps=0.0), "expected fps above 0, got 0.0"),
+    ]:
+        dropped = prepare(broken)
+        assert isinstance(dropped, DroppedExample)
+        assert message in dropped.message
+        assert "\n" not in dropped.message
+        assert isinstance(prepare(film(shown, "?", "film.png")), PreparedExample)
+    dropped = PrepareExample(processor)(film(shown, "?", "film.png"))
+    assert "this model reads no video" in dropped.message
+
+
+@pytest.mark.parametrize(
+    ("size", "n", "bound"), [((84, 56), 4, 7056), ((84, 56), 5, 7056), ((84, 56), 6, 7056)]
+)
+def test_pictures_fitted_while_reading_are_those_of_full_size(
+    qwen_processor, tmp_path, size, n, bound
+):
+    """What the processor makes of a video is the same; its bound of pixels makes them smaller."""
+    noise = np.random.default_rng(0).integers(0, 256, (8, *size[::-1], 3), dtype=np.uint8)
+    for k, picture in enumerate(noise):
+        Image.fromarray(picture).save(tmp_path / f"{k}.png")
+    few = replace(qwen_processor, video=replace(qwen_processor.video, max_pixels=bound))
+    vision, settings = few.config.vision, few.video
+
+    def fit(picture: np.ndarray, n: int) -> np.ndarray:
+        size = video_size(n, *picture.shape[:2], vision.token_side, vision.temporal_patch_size,
+                          settings.min_pixels, settings.max_pixels)  # fmt: skip
+        return settings.resized(picture, *size)
+
+    example = film(tmp_path, "?", "", max_frames=n)
+    (whole,), (fitted,) = (load_pictures(example, USUAL_SAMPLING, f).videos for f in (None, fit))
+    assert (whole.frames.shape[1:3], whole.full_size) == (size[::-1], None)
+    assert fitted.full_size == size[::-1]
+    assert fitted.frames.size < whole.frames.size / 2
+    want, got = (few.visual(video) for video in (whole, fitted))
+    for name, value in vars(want.tiles).items():
+        np.testing.assert_array_equal(getattr(got.tiles, name), value)
+    np.testing.assert_array_equal(got.tokens, want.tokens)

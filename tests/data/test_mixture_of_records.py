@@ -126,7 +126,7 @@ def test_broken_pictures_are_dropped_and_counted(processor, tmp_path):
     assert "bad.png" in dropped["own", "2"]
 
     scenes = mixture([(SceneSource(3), 1)], None, num_epochs=1, transform=PackTower(processor))
-    assert [element.tiles.shape for element in scenes] == [(112, 112, 3)] * 3
+    assert [element.tiles.shape for element in scenes] == [(1, 112, 112, 3)] * 3
 
 
 def test_nothing_usable_is_an_error_and_no_endless_loop():

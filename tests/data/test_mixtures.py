@@ -7,6 +7,7 @@ import pytest
 from absl import flags
 
 from tiger_jax.data.batches import make_prompt
+from tiger_jax.data.clips import Clip, make_clip
 from tiger_jax.data.mixtures import PackBranches, SceneSource, branch_ids, scene_batches
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
@@ -137,6 +138,109 @@ def test_too_long_branch_is_refused(processor):
 def test_shard_out_of_range(processor):
     with pytest.raises(ValueError, match="index below count"):
         scene_batches(processor, [(SceneSource(4), 1.0)], 2, shard=(2, 2))
+
+
+def test_source_of_clips_is_their_stream():
+    source = SceneSource(num_scenes=10, seed=3, first_index=HELD_OUT, hard_share=0.5, clips=True)
+    hard = 0
+    for i in range(10):
+        clip, easy = source[i], make_clip(3, HELD_OUT + i)
+        assert isinstance(clip, Clip)
+        same = np.array_equal(clip.stills, easy.stills)
+        assert same or np.array_equal(clip.stills, make_clip(3, HELD_OUT + i, hard=True).stills)
+        hard += not same
+    assert 4 <= hard <= 6
+    more = SceneSource(3, 3, extra=("order", "order"), clips=True)[2]
+    assert [pair.kind for pair in more.qa[-2:]] == ["order", "order"]
+    assert more.qa[:-2] == make_clip(3, 2).qa
+    with pytest.raises(ValueError, match="held out"):
+        SceneSource(num_scenes=10, first_index=HELD_OUT - 5, clips=True)
+
+
+def test_prefix_and_branch_are_the_full_prompt_and_answer_of_a_clip(qwen_processor):
+    config = qwen_processor.config
+    for index in range(5):
+        clip = make_clip(0, index)
+        (example,) = scene_batches(
+            qwen_processor, [(SceneSource(1, 0, index, clips=True), 1.0)], 1, num_epochs=1,
+            branch_length=96,
+        )  # fmt: skip
+        for b, pair in enumerate(clip.qa):
+            turn = build_prompt(qwen_processor, pair.question, 0, 1)
+            whole = make_prompt(qwen_processor, config, turn, videos=[clip.picture])
+            answer = qwen_processor.encode_answer(pair.answer)
+            n, length = example.prefix_lengths[0], example.branch_lengths[0, b]
+            branch = example.branch_tokens[0, b, :length]
+            packed = np.concatenate([example.prefix_tokens[0, :n], branch]).tolist()
+            assert packed == [*whole.tokens.tolist(), *answer]
+            rows = example.prefix_image_rows[0, :n]
+            assert np.array_equal(rows, whole.image_rows[:n])
+            assert np.array_equal(example.prefix_positions[0, :n], whole.positions[:n])
+            # the branch goes on where the last frame ends: fewer positions than tokens
+            start, asked = example.text_starts[0], len(whole.tokens) - n
+            assert whole.positions[n:].tolist() == [[start + i] * 3 for i in range(asked)]
+            assert start < n
+            learnt = branch[example.loss_mask[0, b, :length]]
+            assert learnt.tolist() == answer
+
+
+def kinds(batches) -> list[str]:
+    """What each batch is of: a clip has three frames, a scene one."""
+    return [{3: "clips", 1: "scenes"}[len(batch.tiles) // 2] for batch in batches]
+
+
+def mixed(processor, **settings):
+    """Batches of two: three of scenes for each one of clips."""
+    sources = [(SceneSource(12), 0.75), (SceneSource(8, clips=True), 0.25)]
+    return scene_batches(processor, sources, 2, branch_length=96, **settings)
+
+
+def test_scenes_and_clips_take_turns_by_batches(qwen_processor):
+    batches = [batch for batch, _ in zip(mixed(qwen_processor), range(16), strict=False)]
+    found = kinds(batches)
+    assert found.count("clips") == 4
+    assert all("clips" in found[i : i + 4] for i in range(0, 16, 4))
+    for batch, kind in zip(batches, found, strict=True):
+        assert len(set(batch.prefix_lengths.tolist())) == 1  # nothing but one kind, so no padding
+        assert batch.prefix_tokens.shape == (2, batch.prefix_lengths[0])
+        assert batch.tiles.counts.tolist() == [256] * (6 if kind == "clips" else 2)
+
+
+def test_order_of_a_mixture_follows_the_seed(qwen_processor):
+    def tokens(seed):
+        stream = mixed(qwen_processor, shuffle_seed=seed)
+        return [batch.branch_tokens.tolist() for batch, _ in zip(stream, range(6), strict=False)]
+
+    assert tokens(1) == tokens(1) != tokens(2)
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
+def test_a_mixture_of_kinds_resumes_at_every_batch(qwen_processor, shard):
+    stream = mixed(qwen_processor, shard=shard)
+    run, states, batches = iter(stream), [], []
+    for _ in range(6):
+        states.append(json.dumps(run.get_state()))
+        batches.append(next(run))
+    assert len(set(kinds(batches))) == 2
+    for start, state in enumerate(states):
+        resumed = iter(stream)
+        resumed.set_state(json.loads(state))
+        again = next(resumed)
+        for name in ("prefix_tokens", "branch_tokens", "loss_mask", "text_starts"):
+            assert np.array_equal(getattr(again, name), getattr(batches[start], name))
+        assert np.array_equal(again.tiles.patches, batches[start].tiles.patches)
+
+
+def test_processes_share_each_kind_out(qwen_processor):
+    """In the same step both have a batch of the same kind: one program runs on all of them. Four
+    batches are less than an epoch of either kind."""
+    shards = [
+        [batch for batch, _ in zip(mixed(qwen_processor, shard=(i, 2)), range(4), strict=False)]
+        for i in range(2)
+    ]
+    assert kinds(shards[0]) == kinds(shards[1])
+    seen = [{row.tobytes() for batch in shard for row in batch.branch_tokens} for shard in shards]
+    assert not seen[0] & seen[1]
 
 
 @pytest.mark.slow

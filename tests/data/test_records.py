@@ -17,24 +17,32 @@ def only(line) -> Request | RecordError:
 
 def test_all_fields():
     settings = {"max_new_tokens": 5, "temperature": 0, "top_p": 0.9, "top_k": 40, "seed": 7}
-    request = only(json.dumps({**GOOD, **settings, "stop": ["\n", "USER:"]}))
+    shown = {"videos": ["a.mp4", "b.gif"], "fps": 1, "max_frames": 32}
+    request = only(json.dumps({**GOOD, **settings, **shown, "stop": ["\n", "USER:"]}))
     assert request == Request(
         "a",
         "Hi?",
         ("x.png",),
-        5,
+        ("a.mp4", "b.gif"),
+        max_new_tokens=5,
         temperature=0.0,
         top_p=0.9,
         top_k=40,
         seed=7,
         stop=("\n", "USER:"),
+        fps=1.0,
+        max_frames=32,
     )
+    assert isinstance(request.fps, float)
 
 
 def test_defaults_and_short_forms():
     request = only(b'{"prompt": "Hi?", "images": "x.png", "stop": null}')
     assert request == Request("line-1", "Hi?", ("x.png",))
     assert only('{"prompt": "Hi?", "id": 12}').id == "12"
+    request = only('{"prompt": "Hi?", "videos": "x.mp4", "fps": null}')
+    assert request == Request("line-1", "Hi?", videos=("x.mp4",))
+    assert (request.fps, request.max_frames) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +53,11 @@ def test_defaults_and_short_forms():
         ({"prompt": 5}, "prompt: expected a non-empty text, got 5"),
         ({"images": [1]}, "images: expected a list"),
         ({"images": {"a": 1}}, "images: expected a list"),
+        ({"videos": [""]}, "videos: expected a list"),
+        ({"fps": -1}, "fps: expected a number in 0.., got -1"),
+        ({"fps": "fast"}, "fps: expected a number"),
+        ({"max_frames": 0}, "max_frames: expected a whole number in 1.., got 0"),
+        ({"max_frames": 1.5}, "max_frames: expected a whole number"),
         ({"stop": [""]}, "stop: expected a list"),
         ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number in 1.., got 0"),
         ({"max_new_tokens": 2.5}, "max_new_tokens: expected a whole number"),

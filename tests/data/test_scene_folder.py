@@ -15,8 +15,8 @@ from tiger_jax.data.scene_tokenizer import (
     vocabulary,
 )
 from tiger_jax.data.scenes import make_pair_question, make_scene
+from tiger_jax.embedded import ASSETS
 from tiger_jax.models.config import read_config
-from tiger_jax.pipeline import TINY_LLAVA
 
 PAIRS = ("tiny_llava", "tiny_qwen3_vl")
 VISUAL = "<|vision_start|><|{}_pad|><|vision_end|>"
@@ -40,7 +40,9 @@ def test_same_bytes_every_time(tmp_path, pair):
 def test_the_shipped_pair_has_these_files(tmp_path, role):
     """Its weights belong to this vocabulary and these sizes."""
     for path in write_tiny_folder(tmp_path, role).iterdir():
-        assert path.read_bytes() == (TINY_LLAVA / role / path.name).read_bytes(), path.name
+        assert path.read_bytes() == (ASSETS / "tiny_llava" / role / path.name).read_bytes(), (
+            path.name
+        )
 
 
 @pytest.mark.parametrize(("role", "width", "layers"), [("verifier", 256, 4), ("drafter", 128, 2)])

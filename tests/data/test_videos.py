@@ -1,20 +1,14 @@
-"""Which pictures of a video are taken and when they are shown; every kind of file that fails."""
+"""Which pictures of a video are taken and when they are shown; animations and folders."""
 
-import shutil
 import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.published_source import from_source
-from tiger_jax.data import videos
 from tiger_jax.data.videos import Video, load_video, sample_indices
 from tiger_jax.errors import UserError
-
-BUNNY = Path(__file__).parents[3] / "shared/data/video/bigbuckbunny.mp4"
 
 
 def grey(k: int, size: tuple[int, int] = (48, 32)) -> Image.Image:
@@ -141,105 +135,23 @@ def test_missing_decoder_says_how_to_get_it(tmp_path, monkeypatch):
         load_video(tmp_path / "film.mp4")
 
 
-def write_film(path: Path, n: int = 30, rate: int = 10) -> Path:
-    """n pictures, 5 units brighter each."""
-    av = pytest.importorskip("av")
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=rate)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for k in range(n):
-            pixels = np.full((48, 64, 3), 5 * k + 20, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
-    return path
+def test_pictures_are_fitted_as_they_are_read(tmp_path):
+    """`fit` sees each sampled picture at full size and how many of them there are."""
+    seen = []
 
+    def fit(picture: np.ndarray, n: int) -> np.ndarray:
+        seen.append((picture.shape, n))
+        return picture[::2, ::4]
 
-@pytest.mark.parametrize("ending", ["mp4", "avi", "mkv"])
-def test_video_file(tmp_path, ending):
-    """3 seconds at 10 a second: 2 fps takes 6 of 30."""
-    video = load_video(write_film(tmp_path / f"film.{ending}"))
-    assert video.frames.shape == (6, 48, 64, 3)
-    found = [round((float(frame.mean()) - 20) / 5) for frame in video.frames]
-    assert found == [0, 6, 12, 17, 23, 29]
-    assert video.seconds == (0.0, 0.6, 1.2, 1.7, 2.3, 2.9)
-
-
-def test_video_files_that_fail(tmp_path):
-    pytest.importorskip("av")
-    whole = write_film(tmp_path / "film.mp4", 60).read_bytes()
-    (tmp_path / "text.mp4").write_text("this is no video\n" * 50)
-    (tmp_path / "cut.mp4").write_bytes(whole[: len(whole) // 2])  # its index stood at the end
-    shutil.copy(tmp_path / "text.mp4", tmp_path / "text.txt")
-    for name in ("text.mp4", "text.txt", "cut.mp4"):
-        with pytest.raises(UserError, match=f"{name}: (expected a video|damaged)") as caught:
-            load_video(tmp_path / name)
-        assert "\n" not in str(caught.value)
-
-
-class FakeContainer:
-    """PyAV's face over a stream whose packets, pictures, rate and turn are given."""
-
-    def __init__(self, packets: int, pictures: int, rate: float | None, turn: int = 0):
-        self.streams = SimpleNamespace(
-            video=[SimpleNamespace(average_rate=rate, guessed_rate=None, thread_type="")]
-        )
-        self.format = SimpleNamespace(name="fake")
-        self.packets, self.pictures, self.turn = packets, pictures, turn
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def demux(self, _):
-        return [SimpleNamespace(size=5)] * self.packets + [SimpleNamespace(size=0)]
-
-    def decode(self, _):
-        for k in range(self.pictures):
-            pixels = np.asarray(grey(k, (6, 4))).copy()
-            pixels[0, 0] = 255  # marks the upper left corner
-            yield SimpleNamespace(rotation=self.turn, to_ndarray=lambda format, p=pixels: p)
-
-
-def open_fake(monkeypatch, tmp_path, *facts) -> Video:
-    error = type("FFmpegError", (Exception,), {})
-    names = SimpleNamespace(FFmpegError=error, InvalidDataError=type("Other", (error,), {}))
-    fake = ModuleType("av")
-    fake.error, fake.open = names, lambda *_, **__: FakeContainer(*facts)
-    monkeypatch.setattr(videos, "_pyav", lambda: fake)
-    (tmp_path / "film.mp4").write_bytes(b"anything")
-    return load_video(tmp_path / "film.mp4")
-
-
-def test_packets_that_become_no_picture_are_not_counted(monkeypatch, tmp_path):
-    """20 packets at 5 a second would be sampled up to picture 19; there are 16."""
-    video = open_fake(monkeypatch, tmp_path, 20, 16, 5.0)
-    assert video.seconds == (0.0, 0.6, 1.2, 1.8, 2.4, 3.0)
-    assert len(video.frames) == 6
-    with pytest.raises(UserError, match="no picture of it can be decoded"):
-        open_fake(monkeypatch, tmp_path, 20, 0, 5.0)
-    with pytest.raises(UserError, match="found no pictures"):
-        open_fake(monkeypatch, tmp_path, 0, 0, 5.0)
-
-
-def test_unknown_rate_is_24_with_a_warning(monkeypatch, tmp_path):
-    with pytest.warns(UserWarning, match="no rate, 24 is assumed"):
-        assert open_fake(monkeypatch, tmp_path, 20, 20, None).seconds[-1] == 19 / 24
-
-
-def test_turned_video_stands_upright(monkeypatch, tmp_path):
-    video = open_fake(monkeypatch, tmp_path, 4, 4, 2.0, -90)  # a quarter clockwise
-    assert video.frames.shape == (4, 6, 4, 3)
-    assert video.frames[0, 0, 3].tolist() == [255] * 3
-
-
-@pytest.mark.skipif(not BUNNY.is_file(), reason="shared/data is not beside the repository")
-def test_real_video():
-    """132 pictures at 25 a second: 10 at 2 fps, 5 at 1."""
-    pytest.importorskip("av")
-    video = load_video(BUNNY, max_frames=64)
-    assert video.frames.shape == (10, 720, 1280, 3)
-    assert video.seconds == tuple(k / 25 for k in (0, 15, 29, 44, 58, 73, 87, 102, 116, 131))
-    assert len({frame.tobytes() for frame in video.frames}) == 10
-    assert len(load_video(BUNNY, fps=1.0).frames) == 5
+    pictures = [grey(k) for k in range(12)]
+    for k, picture in enumerate(pictures):
+        (tmp_path / "film").mkdir(exist_ok=True)
+        picture.save(tmp_path / f"film/{k}.png")
+    pictures[0].save(tmp_path / "film.gif", save_all=True, append_images=pictures[1:], duration=250)
+    for name in ("film", "film.gif"):
+        seen.clear()
+        video, whole = (load_video(tmp_path / name, max_frames=5, fit=f) for f in (fit, None))
+        assert seen == [((32, 48, 3), 5)] * 5
+        assert np.array_equal(video.frames, whole.frames[:, ::2, ::4])
+        assert video.seconds == whole.seconds
+        assert (video.full_size, whole.full_size) == ((32, 48), None)

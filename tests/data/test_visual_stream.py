@@ -92,13 +92,14 @@ def test_places_follow_the_rows(height, width):
 def test_one_picture_all_queries():
     prompt = prompt_of(1, 7, (28, 28), 8, 9)
     bank = {
-        "bank_rows": [0, 1, 2, 3, 4, 5, 8, 6, 7, 8],
+        "bank_sources": list(range(2, 12)),
         "bank_positions": list(range(2, 12)),
         "bank_images": [0] * 10,
     }
     one = lists(stream_inputs(prompt, 1, "visual"))
     assert one == bank | {
         "tokens": [1, 7, IMAGE, 8, 9],
+        "sources": [0, 1, 2, 12, 13],
         "positions": [0, 1, 7, 12, 13],  # the mean of 2..11 is 6.5
         "visual": [-1, -1, -2, -1, -1],
         "bank_regions": [0] * 10,
@@ -107,6 +108,7 @@ def test_one_picture_all_queries():
     four = lists(stream_inputs(prompt, 4, "visual"))
     assert four == bank | {
         "tokens": [1, 7, IMAGE, IMAGE, IMAGE, IMAGE, 8, 9],
+        "sources": [0, 1, 2, 2, 2, 2, 12, 13],
         # (2+6)/2, (3+7+8)/3, (4+9)/2 up, (5+10+11)/3 = 8.67 up
         "positions": [0, 1, 4, 6, 7, 9, 12, 13],
         "visual": [-1, -1, -2, -3, -4, -5, -1, -1],
@@ -115,6 +117,7 @@ def test_one_picture_all_queries():
     text = lists(stream_inputs(prompt, 4, "text_only"))
     assert text == bank | {
         "tokens": [1, 7, 8, 9],
+        "sources": [0, 1, 12, 13],
         "positions": [0, 1, 12, 13],
         "visual": [-1] * 4,
         "bank_regions": regions,
@@ -122,6 +125,7 @@ def test_one_picture_all_queries():
     full = lists(stream_inputs(prompt, 4, "full"))
     assert full == bank | {
         "tokens": prompt.tokens.tolist(),
+        "sources": list(range(14)),
         "positions": list(range(14)),
         "visual": [-1, -1, *range(10), -1, -1],
         "bank_regions": regions,
@@ -159,7 +163,7 @@ def test_no_picture(query):
     assert stream.tokens.tolist() == [1, 7, 8]
     assert stream.positions.tolist() == [0, 1, 2]
     assert stream.visual.tolist() == [-1] * 3
-    assert len(stream.bank_rows) == len(stream.bank_regions) == 0
+    assert len(stream.bank_sources) == len(stream.bank_regions) == 0
     batch = batch_streams([prompt], CONFIG, 4, query)
     assert batch.region_sizes.tolist() == [[0.0]]
     assert (batch.bank_rows == -1).all()
@@ -176,6 +180,12 @@ def test_batch_shifts_rows_as_batch_prompts_does():
         rows = flat.image_rows[b][flat.image_rows[b] >= 0]
         length, members = batch.lengths[b], len(rows)
         assert batch.bank_rows[b, :members].tolist() == rows.tolist()
+        where = np.flatnonzero(prompts[b].image_ids >= 0)
+        assert batch.bank_sources[b, :members].tolist() == where.tolist()
+        assert batch.sources[b, :length].max(initial=0) < len(prompts[b].tokens)
+        for padding in (batch.bank_sources, batch.bank_positions):
+            assert (padding[b, members:] == 0).all()
+        assert (batch.sources[b, length:] == 0).all()
         assert (batch.bank_rows[b, members:] == -1).all()
         assert (batch.bank_images[b, members:] == -1).all()
         assert (batch.bank_regions[b, members:] == -1).all()
@@ -221,7 +231,8 @@ def test_every_prompt(parts, pooled):
         kept = stream.visual == -1
         assert np.array_equal(stream.positions[kept], np.flatnonzero(text))
         assert np.array_equal(stream.tokens[kept], prompt.tokens[text])
-        assert len(stream.bank_rows) == (~text).sum()
+        assert np.array_equal(stream.bank_sources, np.flatnonzero(~text))
+        assert np.array_equal(stream.tokens, prompt.tokens[stream.sources])
     n_pooled = len(set(streams["visual"].bank_regions.tolist()))
     assert len(streams["visual"].tokens) == text.sum() + n_pooled
     assert len(streams["text_only"].tokens) == text.sum()

@@ -17,20 +17,27 @@ from tiger_jax.decoding.drafters.protocol import RoundContext
 from tiger_jax.decoding.drafters.routed import RoutedDrafter, RoutedState, tail_mask
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.models.interface import build_model
+from tiger_jax.ops.rotary import on_axes
 from tiger_jax.ops.sampling import SamplingMode
 from tiger_jax.routing import router as routing
 from tiger_jax.routing.bank import BankLayout, embed_stream, gather_rows
 from tiger_jax.routing.router import RouterConfig
-from tiger_jax.testing.tiny import lively_params, tiny_config
+from tiger_jax.testing.tiny import FAMILIES, lively_params
 
 GREEDY = SamplingMode.GREEDY
 WIDTH = 16
 
 
+@pytest.fixture(scope="module", params=FAMILIES)
+def config_of(request):
+    """Configurations of a family by their sizes."""
+    return FAMILIES[request.param]
+
+
 @pytest.fixture(scope="module")
-def verifier():
+def verifier(config_of):
     """Verifier and drafter cut pictures alike; capacity for prompts of 128 tokens."""
-    model = build_model(tiny_config())
+    model = build_model(config_of())
     return Wide(model, lively_params(model, 0))
 
 
@@ -43,9 +50,9 @@ class Wide(tools.Runner):
 
 
 @pytest.fixture(scope="module")
-def small():
+def small(config_of):
     """A random drafter with a lively router: its routes differ from text to text."""
-    return drafter_of(tiny_config(hidden=WIDTH))
+    return drafter_of(config_of(hidden=WIDTH))
 
 
 def drafter_of(config, seed=1):
@@ -61,8 +68,8 @@ def lively_router(width, seed):
 
 
 @pytest.fixture(scope="module")
-def prompts():
-    return mixed_prompts(tiny_config())
+def prompts(config_of):
+    return mixed_prompts(config_of())
 
 
 CASES = [
@@ -92,7 +99,7 @@ def budget():
 
 @pytest.fixture(scope="module")
 def plain(verifier, prompts):
-    prompt = prompt_arrays(tiny_config(), prompts)
+    prompt = prompt_arrays(verifier.model.config, prompts)
     return emitted(verifier.run(prompt, sampling_of(4), budget()))
 
 
@@ -139,12 +146,14 @@ def test_a_round_is_the_whole_text_run_at_once(verifier, prompts):
         size, count = int(prompt.stream.lengths[row]), int(state.counts[row])
         text = model.embed(params, state.tokens[row : row + 1, :count])[0]
         first = int(prompt.lengths[row])
-        x = np.concatenate([stream[row, :size], text])
-        places = np.concatenate(
-            [np.asarray(prompt.stream.positions[row, :size]), first + np.arange(count)]
-        )
+        x = np.concatenate([stream[row, :size], model.widen(text)])
+        delta = int(prompt.rope_deltas[row])
+        before = np.asarray(prompt.stream.positions[row, :size])
+        places = np.concatenate([before, spread(first + delta + np.arange(count), before)])
         hidden = whole(run, params, x, places)
-        bank = np.asarray(bank_tokens[row]) @ np.asarray(params["router"]["key"]["kernel"])
+        width = model.config.text.hidden_size
+        seen = np.asarray(bank_tokens[row])[:, :width]
+        bank = seen @ np.asarray(params["router"]["key"]["kernel"])
         scores = bank @ (hidden @ np.asarray(params["router"]["query"]["kernel"]))
         real = int((np.asarray(prompt.stream.bank.rows[row]) >= 0).sum())
         best = sorted(np.argsort(-scores[:real], kind="stable")[:6].tolist())
@@ -154,19 +163,27 @@ def test_a_round_is_the_whole_text_run_at_once(verifier, prompts):
         token, drafts = int(state.pending[row]), []
         for step in range(3):
             word = model.embed(params, jnp.asarray([[token]]))[0]
-            x = np.concatenate([x, word])
-            places = np.append(places, int(state.lengths[row]) + step)
+            x = np.concatenate([x, model.widen(word)])
+            next_place = np.array([int(state.lengths[row]) + delta + step])
+            places = np.concatenate([places, spread(next_place, places)])
             logits = model.logits(params, jnp.asarray(whole(run, params, x, places)))
             token = int(jnp.argmax(jnp.where(limits.drawable, logits, -1e9)))
             drafts.append(token)
         assert tree.tokens[row, 1:].tolist() == drafts
 
 
+def spread(positions, like):
+    """A text's positions on as many axes as `like` has."""
+    return np.asarray(on_axes(jnp.asarray(positions), jnp.asarray(like)))
+
+
 def whole(run, params, x, places, size=160):
     """Hidden state of the last row of a causal pass."""
     count = len(x)
-    x = jnp.pad(jnp.asarray(x), ((0, size - count), (0, 0)))[None]
-    places = jnp.pad(jnp.asarray(places, jnp.int32), (0, size - count))[None]
+    rest = size - count
+    x = jnp.pad(jnp.asarray(x), ((0, rest), (0, 0)))[None]
+    places = jnp.asarray(places, jnp.int32)
+    places = jnp.pad(places, ((0, rest), *[(0, 0)] * (places.ndim - 1)))[None]
     causal = jnp.tril(jnp.ones((size, size), bool))[None]
     return np.asarray(run(params, x, places, causal)[0][0, count - 1])
 
@@ -219,15 +236,15 @@ def test_stale_rows_are_never_read(verifier, prompts):
     assert max(map(max, accepted(want))) > 0
 
 
-def test_order_of_the_bank_is_irrelevant(verifier, prompts):
+def test_order_of_the_bank_is_irrelevant(verifier, small, prompts):
     """The same tokens in another order of the bank: the same positions are chosen and stand in the
     prompt's order, so that two layers draft the same tokens."""
-    model, params = drafter_of(tiny_config(hidden=WIDTH))
+    model, params = small
     drafter = RoutedDrafter(model, 4, RouterConfig(routed_tokens=4))
     prompt, sampling, limits = prompt_arrays(model.config, prompts), sampling_of(4), limits_of(4)
     bank = prompt.stream.bank
     order = np.random.default_rng(0).permutation(bank.rows.shape[1])
-    names = ("rows", "positions", "images", "regions")
+    names = ("rows", "sources", "positions", "images", "regions")
     moved = bank.replace(**{name: getattr(bank, name)[:, order] for name in names})
     other = prompt.replace(stream=prompt.stream.replace(bank=moved))
     states = [verifier.run(p, sampling, limits, GREEDY, drafter, params) for p in (prompt, other)]
@@ -239,8 +256,8 @@ def test_order_of_the_bank_is_irrelevant(verifier, prompts):
 
 
 def routed_places(state, layout):
-    """Positions of the routed tokens of each row."""
-    rows = zip(*map(np.asarray, (state.indices, state.valid, layout.positions)), strict=True)
+    """Places in the prompt of the routed tokens of each row."""
+    rows = zip(*map(np.asarray, (state.indices, state.valid, layout.sources)), strict=True)
     return [sorted(places[indices[valid]].tolist()) for indices, valid, places in rows]
 
 

@@ -16,12 +16,12 @@ from tiger_jax.dry_run.compiled_text import Program
 from tiger_jax.dry_run.compiler import Compiler
 from tiger_jax.dry_run.decoding_parts import plain_step, round_part
 from tiger_jax.evaluation import head_programs
+from tiger_jax.models.published import PAIRS
 from tiger_jax.ops.sampling import SamplingMode
 from tiger_jax.routing.router import RouterConfig
 
 A40 = CARDS["a40"]
 DRAFT_LENGTH, LAYERS = 5, 2
-PAIR = decoding.PAIRS["llava_next"]
 ONE = {"data": 1, "fsdp": 1, "tensor": 1}
 
 pytestmark = [
@@ -88,25 +88,27 @@ def test_a_verifier_step_leaves_its_caches_in_place(nodes, batch):
     assert compiled.launches.one_graph
 
 
-def setting(compiler, sizes):
+def setting(pair, compiler, sizes):
     return decoding.make_setting(
-        compiler, sizes, PAIR, 1, DRAFT_LENGTH, RouterConfig(), 128, 64, LAYERS
+        compiler, sizes, PAIRS[pair], 1, DRAFT_LENGTH, RouterConfig(), 128, 64, LAYERS
     )
 
 
-def test_a_round_with_a_routed_drafter_is_one_graph():
-    part = round_part(setting(Compiler.choose(A40, 1), ONE))
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_round_with_a_routed_drafter_is_one_graph(pair):
+    part = round_part(setting(pair, Compiler.choose(A40, 1), ONE))
     compiled = gpu_compiler.read_loop(part.lower())
     assert compiled.launches.one_graph
     sizes = {leaf.size for leaf in part.given["caches"]}
     assert compiled.program.whole_arrays(compiled.program.entry, sizes) == []
 
 
+@pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(
     ("make", "nodes"), [(plain_step, 1), (round_part, DRAFT_LENGTH + 1)], ids=["plain", "round"]
 )
-def test_tensor_parallel_sums_twice_a_layer_and_gathers_no_cache(make, nodes):
-    found = setting(Compiler.choose(A40, 8), ONE | {"tensor": 8})
+def test_tensor_parallel_sums_twice_a_layer_and_gathers_no_cache(pair, make, nodes):
+    found = setting(pair, Compiler.choose(A40, 8), ONE | {"tensor": 8})
     part = make(found)
     compiler = Compiler.choose(A40, 8)
     program = Program.parse(compiler.compile(part.lower(), decodes=True).as_text())
@@ -121,4 +123,6 @@ def test_tensor_parallel_sums_twice_a_layer_and_gathers_no_cache(make, nodes):
     traffic = program_costs.collectives(program, program.body, 8)
     cache = min(leaf.size for leaf in part.given["caches"]) * 2 // 8
     gathered = sum(many.size for kind, many in traffic.items() if kind != "all-reduce")
-    assert gathered < min(cache, 1e6)
+    # Of one request XLA brings the row of logits together, and nothing else that is large.
+    logits = 2 * found.verifier.config.text.vocab_size
+    assert gathered < min(cache, 1e6) + logits

@@ -1,6 +1,7 @@
 """Dry runs of the embedded pair on virtual CPU devices: every program of a run, and the verdict."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -10,9 +11,10 @@ from tiger_jax.dry_run.compiler import Compiler
 from tiger_jax.dry_run.decoding import report_decoding
 from tiger_jax.dry_run.parts import device_bytes, sum_kinds
 from tiger_jax.dry_run.training import report_training
-from tiger_jax.dry_run.training_parts import training_parts
+from tiger_jax.dry_run.training_parts import answering_parts, training_parts
 from tiger_jax.dry_run.training_plan import Plan
 from tiger_jax.errors import UserError
+from tiger_jax.testing.qwen3_vl_configs import tiny_config_json
 
 
 def small(module, **fields):
@@ -61,6 +63,43 @@ def test_every_program_of_alignment_traces_and_counts_what_waits(on_cpu):
     )
     for part in parts.values():
         assert "stablehlo" in part.lower().as_text()[:10_000]
+
+
+DEPTH = 3
+
+
+@pytest.fixture
+def qwen_pair(tmp_path):
+    """Fields of a run with a small Qwen3-VL pair of which only config.json is there."""
+    for role, tied in (("verifier", False), ("model", True)):
+        raw = tiny_config_json(tied=tied, layers=4, depth=DEPTH)
+        raw["text_config"]["max_position_embeddings"] = 512
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "config.json").write_text(json.dumps(raw))
+    return {role: str(tmp_path / role) for role in ("verifier", "model")}
+
+
+@pytest.mark.parametrize("module", [kd, grpo])
+def test_every_program_of_a_qwen_pair_traces(on_cpu, qwen_pair, module):
+    config = small(module, **qwen_pair)
+    if module is grpo:
+        config.align.objective = "grpo"
+    plan = Plan(config, Compiler.choose(cards.CARDS["a40"], 8), config.dry_run_layers)
+    assert plan.batch.prefix_positions.shape == (4, plan.longest.prefix, 3)
+    answering = answering_parts(plan) if module is kd else []
+    for part in (*answering, *training_parts(plan)):
+        assert "stablehlo" in part.lower().as_text()[:10_000], part.name
+
+
+def test_a_frozen_tower_has_no_backward_pass(on_cpu, qwen_pair):
+    products = []
+    for freeze in (("vision_tower/",), ()):
+        config = small(kd, **qwen_pair, freeze=freeze)
+        plan = Plan(config, Compiler.choose(cards.CARDS["a40"], 8), config.dry_run_layers)
+        text = training_parts(plan)[0].lower().as_text()
+        products.append(text.count("stablehlo.dot_general"))
+    # Two more for each of the six of a block; its attention's are computed anew besides.
+    assert products[1] - products[0] >= 2 * 6 * DEPTH
 
 
 def test_a_run_that_does_not_fit_says_so(on_cpu, tiny_card):
@@ -123,7 +162,7 @@ def test_bad_input_is_refused(on_cpu, fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"pair": "other"}, "--pair: expected one of llava_next, got 'other'"),
+        ({"pair": "other"}, "--pair: expected one of llava_next, qwen3_vl, got 'other'"),
         ({"card": "b9"}, "card: expected one of a40, h200, got 'b9'"),
         ({"batch": 0}, "--batch: expected at least 1, got 0"),
         ({"draft_length": 0}, "--draft-length: expected at least 1, got 0"),

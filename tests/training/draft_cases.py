@@ -20,6 +20,7 @@ from tiger_jax.data.draft_batches import (
 from tiger_jax.data.draft_examples import DraftExample
 from tiger_jax.data.teacher_cache import TeacherRecord
 from tiger_jax.data.visual_stream import stream_inputs
+from tiger_jax.models.frames import join_tiles
 from tiger_jax.routing import router as routing
 from tiger_jax.testing.tiny import tiny_model
 from tiger_jax.training.draft_batch import draft_batch
@@ -115,15 +116,7 @@ def response(item, question):
 
 def prompt_until(item, question, count):
     """The prompt of one question, followed by the first `count` tokens of its response."""
-    prompt = item.example.prompt(question)
-    more = response(item, question)[:count]
-    text = np.full(len(more), -1, np.int32)
-    return prompt._replace(
-        tokens=np.concatenate([prompt.tokens, more]),
-        image_rows=np.concatenate([prompt.image_rows, text]),
-        places=np.concatenate([prompt.places, np.full((len(more), 2), -1, np.float32)]),
-        image_ids=np.concatenate([prompt.image_ids, text]),
-    )
+    return item.example.prompt(question).followed_by(response(item, question)[:count])
 
 
 @functools.partial(jax.jit, static_argnames=("model", "capacity"))
@@ -141,12 +134,11 @@ def _extend(model, params, x, positions, cache, starts, mask, g):
 def visual_table(model, params, prompt):
     """The prompt's own table of visual rows, numpy."""
     if not len(prompt.tiles):
-        return np.zeros((0, model.config.text.hidden_size), np.float32)
-    tiles = np.zeros((8, *prompt.tiles.shape[1:]), np.float32)
-    tiles[: len(prompt.tiles)] = prompt.tiles
-    table = np.asarray(_encode(model, params, jnp.asarray(tiles)))
-    rows = len(prompt.tiles) * model.config.rows_per_tile
-    return np.concatenate([table[:rows], table[-1:]])
+        return np.zeros((0, model.row_width), np.float32)
+    tiles = jax.tree.map(jnp.asarray, join_tiles([prompt.tiles], 8))
+    table = np.asarray(_encode(model, params, tiles))
+    rows = len(prompt.tiles) * prompt.tile_rows
+    return np.concatenate([table[:rows], table[-1:]])  # a newline, where there is one
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
@@ -156,9 +148,9 @@ def _encode(model, params, tiles):
 
 def _read(model, params, config, prompt):
     """(embeddings, positions) of a prompt's stream, and its bank (tokens, positions)."""
-    table, words = visual_table(model, params, prompt), word_table(params)
+    table, words = visual_table(model, params, prompt), word_table(model, params)
     rows = stream_inputs(prompt, config.pooled_tokens, config.stream_query)
-    bank = table[rows.bank_rows]
+    bank = table[prompt.image_rows[rows.bank_sources]]
     x = []
     for token, visual in zip(rows.tokens, rows.visual, strict=True):
         if visual == -1:
@@ -170,8 +162,9 @@ def _read(model, params, config, prompt):
     return np.stack(x), rows.positions, bank, rows.bank_positions
 
 
-def word_table(params):
-    return np.asarray(params["language_model"]["embed_tokens"]["embedding"])
+def word_table(model, params):
+    """Embeddings of all ids, as wide as visual rows."""
+    return np.asarray(model.widen(params["language_model"]["embed_tokens"]["embedding"]))
 
 
 def pad(rows, width):
@@ -190,21 +183,27 @@ def decode_blocks(model, params, config, blocks, width=64):
     x, positions = pad([r[0] for r in read], width), pad([r[1] for r in read], width)
     hidden, cache = _prefill(model, params, jnp.asarray(x), jnp.asarray(positions), width + 48)
     hidden = np.asarray(hidden)[np.arange(len(read)), lengths - 1]
-    words, k = word_table(params), config.routed_tokens if config.routes else 0
+    words, k = word_table(model, params), config.routed_tokens if config.routes else 0
     tails, places, masks, chosen = [], [], [], []
     starts = lengths if config.routes else lengths - 1
     for row, (_, _, _, drafts) in enumerate(blocks):
         bank, bank_positions = read[row][2:]
-        routed = _best(params["router"], config, hidden[row], bank) if config.routes else []
+        routed = []
+        if config.routes:
+            seen = bank[:, : model.config.text.hidden_size]
+            routed = _best(params["router"], config, hidden[row], seen)
         chosen.append(list(routed))
         tokens = [read[row][0][-1], *words[drafts[:-1]]]
         root = read[row][1][-1]
         empty = np.zeros((k - len(routed), x.shape[-1]), np.float32)
         tails.append(np.stack([*bank[routed], *empty, *tokens]) if k else np.stack(tokens))
-        places.append([*bank_positions[routed], *[0] * len(empty), *root + np.arange(len(tokens))])
+        steps = np.arange(len(tokens)).reshape(-1, *[1] * root.ndim)  # on every axis
+        none = np.zeros((len(empty), *root.shape), int)
+        places.append(np.concatenate([bank_positions[routed].reshape(-1, *root.shape), none,
+                                      root + steps]))  # fmt: skip
         masks.append(_tail_mask(starts[row], len(routed), k, len(tokens), width + 48))
     logits = _extend(
-        model, params, jnp.asarray(np.stack(tails)), jnp.asarray(places, jnp.int32), cache,
+        model, params, jnp.asarray(np.stack(tails)), jnp.asarray(np.stack(places), jnp.int32), cache,
         jnp.asarray(starts, jnp.int32), jnp.asarray(np.stack(masks)), len(blocks[0][3]),
     )  # fmt: skip
     return np.asarray(logits), chosen

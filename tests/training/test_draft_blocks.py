@@ -25,6 +25,7 @@ from tiger_jax.decoding.drafters.protocol import RoundContext
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.ops.sampling import Sampling, SamplingMode
 from tiger_jax.routing.router import RouterConfig
+from tiger_jax.testing.tiny import FAMILIES
 from tiger_jax.training.align_step import sampled_logits
 from tiger_jax.training.distill_step import route_loss
 from tiger_jax.training.draft_blocks import BlockDrafter
@@ -40,9 +41,14 @@ CONFIGS = {
 }
 
 
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def parts():
-    return drafter_parts(hidden=16)
+def parts(family):
+    return drafter_parts(hidden=16, family=family)
 
 
 @functools.partial(jax.jit, static_argnames=("drafter",))
@@ -86,7 +92,7 @@ def test_blocks_are_rounds_of_decoding(parts, name):
     want, chosen = decode_blocks(model, params, router, rows)
     got = np.concatenate([np.asarray(logits)[:, :, None], branched], axis=2)
     got = np.stack([got[b, m, way] for b, m, _, _ in blocks for way in range(1 + K)])
-    assert len(blocks) == int((case.batch.anchors >= 0).sum()) == 6
+    assert len(blocks) == int((case.batch.anchors >= 0).sum()) >= 6
     np.testing.assert_allclose(got, want, atol=1e-5)
     if router.routes:
         for row, (b, m, _, _) in enumerate(blocks):
@@ -94,9 +100,9 @@ def test_blocks_are_rounds_of_decoding(parts, name):
             assert np.asarray(opened.routed.indices)[b, m][valid].tolist() == chosen[row * (1 + K)]
 
 
-def test_blocks_are_proposals_of_the_decoder():
+def test_blocks_are_proposals_of_the_decoder(family):
     """The laws and routes of RoutedDrafter itself: odd rows greedy, even rows sampled."""
-    model, params = parts = drafter_parts(hidden=16, looks=1)
+    model, params = parts = drafter_parts(hidden=16, looks=1, family=family)
     router = RouterConfig("tiger", routed_tokens=3, looks=1)
     case = make_case(model.config, router)
     blocks = blocks_of(case.items)
@@ -143,6 +149,12 @@ def live_of(batch):
     return np.asarray(batch.anchors) >= 0
 
 
+def put(where, value, positions):
+    """`value` where it says so, on every axis of positions."""
+    where = where.reshape(*where.shape, *[1] * (positions.ndim - where.ndim))
+    return jnp.where(where, value, positions)
+
+
 def test_padding_is_not_seen(parts):
     case = make_case(parts[0].config, TIGER)
     batch, stream = case.batch, case.batch.stream
@@ -157,8 +169,8 @@ def test_padding_is_not_seen(parts):
         positions=jnp.where(batch.segments == 0, 7, batch.positions),
         stream=stream.replace(
             tokens=jnp.where(behind, 50, stream.tokens),
-            positions=jnp.where(behind, 7, stream.positions),
-            bank=stream.bank.replace(positions=jnp.where(padded, 9, stream.bank.positions)),
+            positions=put(behind, 7, stream.positions),
+            bank=stream.bank.replace(positions=put(padded, 9, stream.bank.positions)),
         ),
         block_tokens=jnp.where((batch.anchors < 0)[..., None], 50, batch.block_tokens),
     )

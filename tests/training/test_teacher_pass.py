@@ -84,7 +84,7 @@ def forward(config, params, x):
 def oracle(model, params, item, question):
     """Of one question alone: (log-probabilities [S, V], attention [S, S], prompt length)."""
     prompt = prompt_until(item, question, len(response(item, question)))
-    x = word_table(params)[prompt.tokens]
+    x = word_table(model, params)[prompt.tokens]
     visual = prompt.image_ids >= 0
     x[visual] = visual_table(model, params, prompt)[prompt.image_rows[visual]]
     logits, attention = forward(model.config, params, x.astype(np.float64))

@@ -1,7 +1,7 @@
 """Training examples of a JSON Lines file: pictures, prompt, and perhaps a response.
 
     {"images": ["cats/1.jpg"], "prompt": "How many cats are there?", "response": "There are 2."}
-    {"videos": ["cats/1.mp4"], "prompt": "What does the cat do?"}
+    {"videos": ["cats/1.mp4"], "prompt": "What does the cat do?", "fps": 1}
 
 All but `prompt` and the pictures may be absent. Paths are relative to the file. A prompt without
 "<image>" or "<video>" gets its pictures in front; one with them says where each of them goes.
@@ -24,12 +24,14 @@ from tiger_jax.data.json_lines import (
     RecordError,
     check_fields,
     identifier,
+    number,
     read_json_lines,
     text,
     texts,
 )
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import IMAGE_TOKEN, VIDEO_TOKEN, build_prompt
+from tiger_jax.data.video_files import Fit
 from tiger_jax.data.videos import MAX_FRAMES, Video, load_video
 from tiger_jax.errors import UserError
 
@@ -67,10 +69,12 @@ USUAL_SAMPLING = VideoSampling()
 
 @runtime_checkable
 class Pictured(Protocol):
-    """A record with the paths of what it shows."""
+    """A record with the paths of what it shows; None leaves the sampling to the run."""
 
     images: tuple[str, ...]
     videos: tuple[str, ...]
+    fps: float | None
+    max_frames: int | None
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class Example:
     response: str | None = None
     tag: str | None = None
     videos: tuple[str, ...] = ()
+    fps: float | None = None
+    max_frames: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,11 +121,20 @@ def read_examples(path: str | os.PathLike) -> list[Example | RecordError]:
     return list(read_json_lines(path, "examples", partial(_example, path=Path(path))))
 
 
-def load_pictures(record: Pictured, video: VideoSampling) -> Pictures:
-    """The pictures as upright RGB. Raises UserError for the first that cannot be used."""
+def load_pictures(record: Pictured, video: VideoSampling, fit: Fit | None = None) -> Pictures:
+    """The pictures as upright RGB, and the videos sampled as the record or else `video` says.
+
+    Args:
+        fit: as for `load_video`.
+
+    Raises:
+        UserError: the first that cannot be used.
+    """
+    fps = video.fps if record.fps is None else record.fps
+    most = video.max_frames if record.max_frames is None else record.max_frames
     return Pictures(
         [load_image(path) for path in record.images],
-        [load_video(path, *video) for path in record.videos],
+        [load_video(path, fps, most, fit) for path in record.videos],
     )
 
 
@@ -189,4 +204,6 @@ _CHECKS = {
     "prompt": _unicode_text,
     "response": _unicode_text,
     "source": text,
+    "fps": number(whole=False, low=0),
+    "max_frames": number(whole=True, low=1),
 }

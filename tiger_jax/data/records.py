@@ -30,6 +30,10 @@ class Request:
     top_k: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    fps: float | None = None
+    """Pictures of a second of its videos that are read."""
+    max_frames: int | None = None
+    """Most pictures of one of its videos that are read."""
 
 
 _CHECKS = {
@@ -43,6 +47,8 @@ _CHECKS = {
     "top_k": number(whole=True, low=0),
     "seed": number(whole=True, low=0, high=2**32 - 1),
     "stop": texts,
+    "fps": number(whole=False, low=0),
+    "max_frames": number(whole=True, low=1),
 }
 
 

@@ -1,10 +1,10 @@
 """Batches of the longest examples, of which only shapes exist.
 
 B: examples, P: prompt or prefix tokens, L: packed text tokens, M: blocks, g: draft length,
-N: tiles, S: tile side, R: bank rows.
+N: tiles, R: bank rows, A: axes of a position.
 
-Shapes are those that data/batches.py and data/draft_batches.py give such examples: one picture of
-672 x 672 pixels, which is five tiles and 2,928 visual tokens, and as much text as the run allows.
+Shapes are those that data/batches.py and data/draft_batches.py give such examples: one picture, as
+large as pictures.py says, and as much text as the run allows.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ from jax.sharding import Mesh, NamedSharding
 from tiger_jax.data.batches import round_tiles, round_width
 from tiger_jax.data.draft_batches import BLOCK_MULTIPLE
 from tiger_jax.decoding.drafters.protocol import PromptArrays
-from tiger_jax.models.config import LlavaNextConfig
-from tiger_jax.models.image_geometry import image_token_rows
+from tiger_jax.dry_run.pictures import Picture, largest_picture
+from tiger_jax.models.config import ModelConfig
 from tiger_jax.routing.bank import BankLayout, Stream
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.sharding import rules
@@ -34,11 +34,9 @@ LEADING_TEXT = 40
 class Longest:
     """Sizes of the longest examples of a run."""
 
-    visual: int
-    """Visual tokens."""
-    tiles: int
-    """Of one example."""
-    tile_side: int
+    picture: Picture
+    axes: tuple[int, ...]
+    """A of the positions of prompts: () or (3,)."""
     prompt: int
     """Tokens of the prompt with its question, padded."""
     prefix: int
@@ -51,7 +49,7 @@ class Longest:
 
     @classmethod
     def of(
-        cls, model: LlavaNextConfig, router: RouterConfig, max_length: int, response: int
+        cls, model: ModelConfig, router: RouterConfig, max_length: int, response: int
     ) -> "Longest":
         """Sizes for a model and the limits of a run.
 
@@ -59,18 +57,30 @@ class Longest:
             max_length: text tokens of a prompt with its response; 0 = the model's positions.
             response: most tokens of a response.
         """
-        side = max(model.pinpoints, key=lambda size: size[0] * size[1])
-        visual = len(image_token_rows(*side, model))
+        picture = largest_picture(model)
+        visual, sections = picture.visual, model.text.mrope_section
         positions, length = model.text.max_positions, max_length or model.text.max_positions
-        tiles = 1 + side[0] * side[1] // model.vision.image_size**2
         pooled = router.pooled_tokens if router.stream_query == "visual" else 0
         stream = LEADING_TEXT + (visual if router.stream_query == "full" else pooled)
         return cls(
-            visual=visual, tiles=tiles, tile_side=model.vision.image_size,
+            picture=picture, axes=(len(sections),) if sections else (),
             prompt=round_width(min(visual + length - 1, positions)),
             prefix=round_width(visual + LEADING_TEXT), stream=round_width(stream),
             text=round_up(length, 32), response=min(response, length),
         )  # fmt: skip
+
+    @property
+    def visual(self) -> int:
+        """Visual tokens."""
+        return self.picture.visual
+
+    def positions(self, *shape: int) -> Shape:
+        """Rotary positions of tokens in a prompt: int32 [*shape, *A]."""
+        return ints(*shape, *self.axes)
+
+    def tiles(self, size: int, dtype: Any = jnp.float32) -> Any:
+        """What the vision tower takes of `size` examples."""
+        return self.picture.shapes(round_tiles(size * self.picture.tiles, size), dtype)
 
     def blocks(self, draft_length: int, cuts: int = 0) -> int:
         """Blocks of an example: those that hold its whole response, or `cuts`."""
@@ -100,11 +110,10 @@ def draft_batch(
 ) -> DraftBatch:  # fmt: skip
     """Shapes of one micro-batch of training; `kept` = entries of a law and of an attention."""
     tokens, laws = longest.text, (blocks, draft_length, kept[0])
-    tiles = round_tiles(size * longest.tiles, size)
     return DraftBatch(
-        tiles=_tiles(longest, tiles), prefix_tokens=ints(size, longest.prefix),
+        tiles=longest.tiles(size), prefix_tokens=ints(size, longest.prefix),
         prefix_image_rows=ints(size, longest.prefix), prefix_lengths=ints(size),
-        prefix_positions=ints(size, longest.prefix),
+        prefix_positions=longest.positions(size, longest.prefix),
         stream=stream(longest, size, pooled),
         tokens=ints(size, tokens), segments=ints(size, tokens), positions=ints(size, tokens),
         anchors=ints(size, blocks), block_lengths=ints(size, blocks),
@@ -118,33 +127,35 @@ def stream(longest: Longest, size: int, pooled: int) -> Stream:
     """The drafter's reading of the prefixes."""
     rows, bank = longest.stream, round_width(longest.visual)
     layout = BankLayout(
-        rows=ints(size, bank), sources=ints(size, bank), positions=ints(size, bank),
-        images=ints(size, bank), regions=ints(size, bank), region_sizes=floats(size, max(pooled, 1)),
+        rows=ints(size, bank), sources=ints(size, bank), positions=longest.positions(size, bank),
+        images=ints(size, bank), regions=ints(size, bank),
+        region_sizes=floats(size, max(pooled, 1)),
     )  # fmt: skip
     return Stream(
         tokens=ints(size, rows), lengths=ints(size), sources=ints(size, rows),
-        positions=ints(size, rows), visual=ints(size, rows), bank=layout,
+        positions=longest.positions(size, rows), visual=ints(size, rows), bank=layout,
     )  # fmt: skip
 
 
 def teacher_batch(longest: Longest, size: int) -> tuple[Prefixes, TextRows]:
     """Prefixes and packed texts of a teacher's pass."""
-    tiles = _tiles(longest, round_tiles(size * longest.tiles, size))
     prefix, text = (size, longest.prefix), (size, longest.text)
     return (
-        Prefixes(tiles, ints(*prefix), ints(*prefix), ints(size), ints(*prefix)),
+        Prefixes(
+            longest.tiles(size), ints(*prefix), ints(*prefix), ints(size),
+            longest.positions(*prefix),
+        ),
         TextRows(ints(*text), ints(*text), ints(*text)),
-    )
+    )  # fmt: skip
 
 
 def prompts(longest: Longest, size: int, dtype: Any, pooled: int | None = None) -> PromptArrays:
     """A batch of prompts for decoding; `pooled`: with the streams of a routed drafter."""
-    tiles = round_tiles(size * longest.tiles, size)
     return PromptArrays(
         tokens=ints(size, longest.prompt), lengths=ints(size),
-        image_rows=ints(size, longest.prompt), tiles=_tiles(longest, tiles, dtype),
+        image_rows=ints(size, longest.prompt), tiles=longest.tiles(size, dtype),
         stream=None if pooled is None else stream(longest, size, pooled),
-        positions=ints(size, longest.prompt),
+        positions=longest.positions(size, longest.prompt),
     )  # fmt: skip
 
 
@@ -156,7 +167,3 @@ def ints(*shape: int) -> Shape:
 def floats(*shape: int) -> Shape:
     """float32."""
     return Shape(shape, jnp.float32)
-
-
-def _tiles(longest: Longest, count: int, dtype: Any = jnp.float32) -> Shape:
-    return Shape((count, longest.tile_side, longest.tile_side, 3), dtype)

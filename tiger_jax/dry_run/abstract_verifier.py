@@ -16,22 +16,15 @@ from tiger_jax.decoding import prefill
 from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
 from tiger_jax.decoding.engine import CAPACITY_STEP, STOP_IDS
 from tiger_jax.decoding.state import DecodeState, Limits
-from tiger_jax.models.config import llava_next_config
+from tiger_jax.models.config import make_config
 from tiger_jax.models.interface import Params, VisionLanguageModel, build_model
+from tiger_jax.models.published import published_config
 from tiger_jax.ops.sampling import Sampling, SamplingMode
 from tiger_jax.routing.bank import BankLayout, Stream
 
 DTYPE = jnp.bfloat16
-TARGETS = {
-    "13b": {
-        "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-    },
-    "7b": {
-        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-    },
-}  # fmt: skip
+NAME = "llava-v1.6-vicuna-{}-hf"
+TARGETS = {size: published_config(NAME.format(size))["text_config"] for size in ("13b", "7b")}
 """Text models of LLaVA-1.6 with Vicuna; the rest is the same in both."""
 VOCABULARY = 32064
 COUNT = Shape((), jnp.int32)
@@ -65,8 +58,9 @@ class Verifier:
     def of(cls, target: str, layers: int = 0) -> "Verifier":
         """LLaVA-1.6 in bfloat16; `layers` > 0 makes it that shallow."""
         # The tower has no part in decoding; a shallow one is traced faster.
-        raw = raw_config(target, layers) | {"vision_config": {"num_hidden_layers": 2}}
-        model = build_model(llava_next_config(raw), DTYPE)
+        config = make_config(raw_config(target, layers))
+        tower = dataclasses.replace(config.vision, num_layers=2)
+        model = build_model(dataclasses.replace(config, vision=tower), DTYPE)
         return cls(model, model.abstract_params(DTYPE))
 
     @property
@@ -107,8 +101,8 @@ class Verifier:
 
         def make() -> PromptArrays:
             bank = BankLayout(
-                rows=zeros(batch, visual), sources=zeros(batch, visual),
-                positions=zeros(batch, visual), images=zeros(batch, visual), regions=zeros(batch, visual),
+                **{name: zeros(batch, visual) for name in
+                   ("rows", "sources", "positions", "images", "regions")},
                 region_sizes=zeros(batch, 1, dtype=jnp.float32),
             )  # fmt: skip
             stream = Stream(
@@ -125,9 +119,10 @@ class Verifier:
 
 def raw_config(target: str, layers: int = 0) -> dict:
     """What config.json of LLaVA-1.6 says; `layers` > 0 makes the text model that shallow."""
-    sizes = TARGETS[target] | ({"num_hidden_layers": layers} if layers else {})
-    text = sizes | {"vocab_size": VOCABULARY, "max_position_embeddings": 4096}
-    return {"text_config": text, "image_token_index": 32000}
+    raw = published_config(NAME.format("13b"))
+    shallow = {"num_hidden_layers": layers} if layers else {}
+    raw["text_config"] |= TARGETS[target] | shallow
+    return raw
 
 
 def tree_bytes(tree: Any) -> int:

@@ -13,16 +13,15 @@ from tiger_jax.dry_run.cards import find_card
 from tiger_jax.dry_run.compiler import Compiler
 from tiger_jax.dry_run.decoding_parts import Setting, plain_step, prefill_part, round_part
 from tiger_jax.dry_run.measure import Measured
-from tiger_jax.dry_run.published import NAME, abstract_weights, model_config
+from tiger_jax.dry_run.published import abstract_weights, model_config
 from tiger_jax.dry_run.training import measure_all
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import build_model
+from tiger_jax.models.published import PAIRS
 from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.sharding.mesh import AXES
 from tiger_jax.sharding.rules import ROUTER_RULES
 
-PAIRS = {"llava_next": (NAME.format("13b"), NAME.format("7b"))}
-"""Pair -> (verifier, drafter)."""
 MESH = {"data": 1, "fsdp": 1, "tensor": 8}
 DTYPE = jnp.bfloat16
 

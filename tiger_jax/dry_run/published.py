@@ -8,16 +8,14 @@ import jax
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from tiger_jax.dry_run.abstract_verifier import TARGETS, raw_config
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig, llava_next_config, read_config
+from tiger_jax.models.config import ModelConfig, make_config, read_config
 from tiger_jax.models.interface import VisionLanguageModel
+from tiger_jax.models.published import NAMES, published_config
 from tiger_jax.sharding import rules
 
-NAME = "llava-v1.6-vicuna-{}-hf"
 
-
-def model_config(folder: str, layers: int = 0) -> LlavaNextConfig:
+def model_config(folder: str, layers: int = 0) -> ModelConfig:
     """Of a Hugging Face folder, or of a published one that is only named.
 
     Args:
@@ -32,14 +30,16 @@ def model_config(folder: str, layers: int = 0) -> LlavaNextConfig:
     return dataclasses.replace(found, text=dataclasses.replace(found.text, num_layers=layers))
 
 
-def _config(folder: str) -> LlavaNextConfig:
+def _config(folder: str) -> ModelConfig:
     if (Path(folder) / "config.json").is_file():
         return read_config(folder)
-    for target in TARGETS:
-        if Path(folder).name == NAME.format(target):
-            return llava_next_config(raw_config(target))
-    names = ", ".join(NAME.format(target) for target in TARGETS)
-    raise UserError(f"dry run: expected a Hugging Face folder or one of {names}, got {folder!r}")
+    name = Path(folder).name
+    if name not in NAMES:
+        names = ", ".join(NAMES)
+        raise UserError(
+            f"dry run: expected a Hugging Face folder or one of {names}, got {folder!r}"
+        )
+    return make_config(published_config(name))
 
 
 def abstract_weights(
@@ -48,7 +48,7 @@ def abstract_weights(
 ) -> Any:  # fmt: skip
     """A model's parameters on a mesh; `more` are those beside it, such as a router's."""
     params = model.abstract_params(dtype) | (more or {})
-    axes = rules.logical_axes(params, (*rules.LLAVA_NEXT_RULES, *extra_rules))
+    axes = rules.logical_axes(params, (*model.rules, *extra_rules))
     return place(params, rules.tree_shardings(params, axes, mesh))
 
 

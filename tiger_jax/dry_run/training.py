@@ -67,7 +67,7 @@ def heading(plan: Plan) -> str:
         f"{plan.compiler.described}\n"
         f"{config.model} drafts for {config.verifier}; {meshes}; micro-batch {config.batch} x "
         f"{config.accumulate}; the longest examples: {longest.visual} visual tokens "
-        f"({longest.tiles} tiles), {longest.text} packed text tokens, responses of "
+        f"({longest.picture.tiles} tiles), {longest.text} packed text tokens, responses of "
         f"{longest.response}, blocks of {config.draft_length}"
     )
 

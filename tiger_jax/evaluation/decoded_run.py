@@ -13,13 +13,14 @@ import numpy as np
 from tiger_jax.data.records import Request
 from tiger_jax.decoding import costs, statistics
 from tiger_jax.decoding.engine import Options
+from tiger_jax.embedded import VLM
 from tiger_jax.evaluation.comparison import Estimate, Rounds, paired_difference, ratio
 from tiger_jax.evaluation.exact_acceptance import ExactRounds
 from tiger_jax.evaluation.held_out import HeldOut
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.evaluation.scene_run import timed
 from tiger_jax.head_loading import CHAIN, parse_tree
-from tiger_jax.pipeline import VLM, Pipeline, Prepared, batches
+from tiger_jax.pipeline import Pipeline, Prepared, batches
 
 AGREE_ERRORS = 3.0
 """Standard errors of the paired difference within which counted and exact A agree above T = 0."""

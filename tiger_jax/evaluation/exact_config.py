@@ -28,7 +28,8 @@ def drafters_config(
     """
     config = ml_collections.ConfigDict({
         "task": "drafters",
-        "verifier": "",  # a Hugging Face folder; "" = the embedded pair's
+        "pair": "tiny_llava",  # embedded pair: whose verifier, and `embedded:NAME` of variants
+        "verifier": "",  # a Hugging Face folder; "" = the pair's
         "variants": tuple(dict(variant) for variant in variants),
         "more": (),  # folders (or run:NAME) of further drafters, each run as its folder says
         "runs": "runs",  # where run:NAME looks: RUNS/NAME/export
@@ -36,6 +37,7 @@ def drafters_config(
         "reference": "",  # name of the variant that the others are compared with; "" = the first
         "dtype": "",  # float32 or bfloat16; "" = float32 on CPU, bfloat16 on accelerators
         "scenes": 300,  # held-out pictures, each with one question of every kind
+        "clips": 0,  # held-out videos, likewise
         # The first few hundred held-out pictures were looked at while the recipe was found.
         "first_scene": 1000,  # of the held-out pictures, the first that is reported on
         "hard_share": 0.0,  # of the pictures with clutter behind the items

@@ -12,12 +12,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiger_jax import runtime
+from tiger_jax import embedded, runtime
 from tiger_jax.command_line import check_at_least, check_subset
-from tiger_jax.data.scene_language import KINDS
 from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import decoded_run, exact_pass, exact_report, tables, variants
+from tiger_jax.evaluation import (
+    decoded_run,
+    exact_pass,
+    exact_report,
+    scene_prompts,
+    tables,
+    variants,
+)
 from tiger_jax.evaluation.exact_acceptance import (
     ExactRounds,
     response_statistics,
@@ -27,19 +33,19 @@ from tiger_jax.evaluation.exact_pass import Spoken
 from tiger_jax.evaluation.held_out import HeldOut, ask
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.head_loading import parse_tree
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline
+from tiger_jax.pipeline import Pipeline
 
 
 def evaluate(config: Any) -> tuple[dict, str]:
     """Run a drafters config: (report, text to print). Raises UserError."""
     check(config)
     found, missing = variants.find(
-        config.variants, config.more, config.runs, config.skip_missing
+        config.variants, config.more, config.runs, config.skip_missing, config.pair
     )  # fmt: skip
     reference = config.reference or found[0].name
     if reference not in [variant.name for variant in found]:
         raise UserError(f"reference: expected the name of a variant, got {reference!r}")
-    folder = Path(config.verifier or TINY_LLAVA / "verifier")
+    folder = Path(config.verifier or embedded.verifier(config.pair))
     dtype = config.dtype or runtime.default_dtype()
     verifier = Pipeline.load(folder, dtype=dtype)
     held_out = HeldOut.load(config, verifier.processor)
@@ -70,8 +76,8 @@ def check(config: Any) -> None:
     check_at_least(
         config, 1, "scenes", "batch_size", "max_new_tokens", "teacher_batch", "decode_scenes"
     )
-    check_at_least(config, 0, "first_scene")
-    check_subset(config, "kinds", tuple(KINDS))
+    check_at_least(config, 0, "first_scene", "clips")
+    check_subset(config, "kinds", scene_prompts.KINDS)
     variants.check(config.variants)
     for name in ("temperatures", "draft_lengths", "decode_batches"):
         if not config[name]:

@@ -28,10 +28,14 @@ class HeldOut:
 
     @classmethod
     def load(cls, config: Any, processor: Processor) -> "HeldOut":
-        """`scenes` held-out pictures of the stream `seed`, from number `first_scene` on."""
-        first = HELD_OUT + config.first_scene
-        source = SceneSource(config.scenes, config.seed, first, config.hard_share)
-        scenes, ask = [source[place] for place in range(len(source))], AskQuestions(processor)
+        """`scenes` held-out pictures of the stream `seed`, and `clips` of its clips, from number
+        `first_scene` on."""
+        first, ask = HELD_OUT + config.first_scene, AskQuestions(processor)
+        sources = [
+            SceneSource(count, config.seed, first, config.hard_share, clips=clips)
+            for count, clips in ((config.scenes, False), (config.clips, True))
+        ]
+        scenes = [source[place] for source in sources for place in range(len(source))]
         return cls(
             tuple(ask(scene) for scene in scenes),
             tuple(tuple(pair.kind for pair in scene.qa) for scene in scenes),

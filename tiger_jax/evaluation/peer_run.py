@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from tiger_jax import embedded
 from tiger_jax.command_line import check_at_least, check_subset
 from tiger_jax.data.scene_language import KINDS
 from tiger_jax.decoding import costs
@@ -23,7 +24,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.evaluation import bandwidth, peer_report, random_pair, scene_prompts, speed
 from tiger_jax.evaluation.scene_prompts import SceneQuestion
 from tiger_jax.evaluation.speed import Decoder, Timing
-from tiger_jax.pipeline import TINY_LLAVA, VLM, Pipeline, Prepared
+from tiger_jax.pipeline import Pipeline, Prepared
 from tiger_jax.training.progress import Progress
 
 PAIRS = ("embedded", "random")
@@ -97,8 +98,8 @@ def _folders(name: str, config: Any) -> Iterator[tuple[Path, Path]]:
     """Folders of a pair; those of a random one are temporary unless the config names a place."""
     if name == "embedded":
         yield (
-            Path(config.embedded.verifier or TINY_LLAVA / "verifier"),
-            Path(config.embedded.drafter or TINY_LLAVA / "drafter"),
+            Path(config.embedded.verifier or embedded.verifier()),
+            Path(config.embedded.drafter or embedded.drafter("full", embedded.VLM)),
         )
         return
     sizes = {role: config.random[role].to_dict() for role in random_pair.ROLES}
@@ -113,7 +114,7 @@ def _measure_pair(name: str, own: Any, config: Any, verifier: Path, drafter: Pat
     pipeline = Pipeline.load(
         verifier, drafter, draft_length=config.draft_length, confidence=config.draft_confidence
     )
-    if pipeline.kind != VLM:
+    if pipeline.kind != embedded.VLM:
         raise UserError(f"{drafter}: expected a model, transformers cannot draft with a head")
     peer = Peer(
         verifier, drafter, draft_length=config.draft_length, confidence=config.draft_confidence,

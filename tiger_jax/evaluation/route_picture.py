@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiger_jax import runtime
+from tiger_jax import embedded, runtime
 from tiger_jax.data.batches import PromptInputs
 from tiger_jax.data.images import load_image
 from tiger_jax.data.records import Request
@@ -20,7 +20,7 @@ from tiger_jax.decoding.drafters.routed import RoutedState
 from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import plots
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline
+from tiger_jax.pipeline import Pipeline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +39,13 @@ def evaluate(config: Any) -> tuple[dict, str]:
     """Decode one request with a routed drafter and draw its rounds. Raises UserError."""
     dtype = config.dtype or runtime.default_dtype()
     pipeline = Pipeline.load(
-        config.verifier or TINY_LLAVA / "verifier",
-        config.drafter or TINY_LLAVA / "tiger_drafter", draft_length=config.draft_length,
+        config.verifier or embedded.verifier(),
+        config.drafter or embedded.drafter(kind=embedded.VLM), draft_length=config.draft_length,
         dtype=dtype, selector=config.selector or None,
     )  # fmt: skip
     if pipeline.router is None or not pipeline.router.routes:
         raise UserError(f"drafter: expected one that routes, got selector {config.selector!r}")
-    path = config.image or str(TINY_LLAVA / "demo.png")
+    path = config.image or embedded.demo().images[0]
     request = Request(id="1", prompt=config.prompt, images=(path,))
     prepared = pipeline.prepare(request, Options(max_new_tokens=config.max_new_tokens))
     rounds = watch_rounds(pipeline, prepared.inputs, prepared.options)

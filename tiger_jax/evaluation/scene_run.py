@@ -10,10 +10,9 @@ from typing import Any
 
 import jax
 
-from tiger_jax import runtime
+from tiger_jax import embedded, runtime
 from tiger_jax.command_line import check_at_least, check_subset
 from tiger_jax.data.batches import PromptInputs
-from tiger_jax.data.scene_language import KINDS
 from tiger_jax.decoding import costs
 from tiger_jax.decoding.engine import BatchOutput, Options, Output
 from tiger_jax.errors import UserError
@@ -22,7 +21,7 @@ from tiger_jax.evaluation.comparison import Rounds
 from tiger_jax.evaluation.exact_acceptance import response_statistics, stack_responses
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.evaluation.scene_prompts import SceneQuestion
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline, Prepared, batches, embedded_drafter
+from tiger_jax.pipeline import Pipeline, Prepared, batches
 
 DIFFICULTIES = ("easy", "hard")
 
@@ -79,8 +78,8 @@ class Decoders:
     def load(cls, config: Any) -> "Decoders":
         """Read the folders that a config names. Raises UserError."""
         dtype = config.dtype or runtime.default_dtype()
-        verifier = config.verifier or TINY_LLAVA / "verifier"
-        drafter = config.drafter or embedded_drafter()
+        verifier = config.verifier or embedded.verifier(config.pair)
+        drafter = config.drafter or embedded.drafter(kind=embedded.VLM, pair=config.pair)
         if drafter == "none":
             pair = Pipeline.load(verifier, dtype=dtype)
             return cls(pair, pair, None)
@@ -117,7 +116,7 @@ def evaluate(config: Any) -> tuple[dict, str]:
 def check(config: Any) -> None:
     """UserError for the first field that no run can have."""
     check_at_least(config, 1, "scenes", "batch_size", "draft_length", "max_new_tokens")
-    check_subset(config, "kinds", tuple(KINDS))
+    check_subset(config, "kinds", scene_prompts.KINDS)
     check_subset(config, "difficulties", DIFFICULTIES)
     if not config.temperatures:
         raise UserError("temperatures: expected at least one, got none")

@@ -19,18 +19,18 @@ from typing import Any
 import jax
 from jax.typing import DTypeLike
 
+from tiger_jax import embedded
+from tiger_jax.embedded import VLM
 from tiger_jax.errors import UserError
 from tiger_jax.head_loading import choose_head_router
-from tiger_jax.pipeline import HEADS, VLM, Pipeline, choose_router, embedded_drafter
+from tiger_jax.pipeline import Pipeline, choose_router
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.weights.head_io import read_head
 from tiger_jax.weights.router_io import read_router
 
-EMBEDDED = {
-    "embedded:tiger": embedded_drafter(), "embedded:full": embedded_drafter("full"),
-    **{f"embedded:{kind}": embedded_drafter(kind=kind) for kind in HEADS},
-}  # fmt: skip
-RUN = "run:"
+RUN, EMBEDDED = "run:", "embedded:"
+_MODELS = {"tiger": None, "full": "full"}
+"""Small models of an embedded pair: their names, and the selectors that they were trained for."""
 _DEFAULTS = {"selector": "", "routed_tokens": 0, "oracle": False}
 _FIELDS = ("name", "drafter", *_DEFAULTS)
 
@@ -86,7 +86,11 @@ class Variant:
 
 
 def find(
-    wanted: Sequence[Mapping[str, Any]], more: Sequence[str], runs: str, skip_missing: bool = False
+    wanted: Sequence[Mapping[str, Any]],
+    more: Sequence[str],
+    runs: str,
+    skip_missing: bool = False,
+    pair: str = embedded.PAIRS[0],
 ) -> tuple[list[Variant], list[str]]:
     """Look everything up before any work is done: (variants, names of those left out).
 
@@ -95,6 +99,7 @@ def find(
         more: further folders, each a variant as its folder says, named after it.
         runs: the folder that `run:NAME` looks in.
         skip_missing: leave those of `wanted` that have no folder out, instead of raising.
+        pair: whose drafters `embedded:NAME` are.
 
     Raises:
         UserError: a missing folder, an unknown selector, one that the folder has no weights for, or
@@ -104,7 +109,7 @@ def find(
     check(asked)
     found, missing = [], []
     for number, fields in enumerate(asked):
-        path = folder(fields["drafter"], runs)
+        path = folder(fields["drafter"], runs, pair)
         if skip_missing and number < len(wanted) and not path.is_dir():
             missing.append(fields["name"])
         else:
@@ -131,11 +136,16 @@ def check(wanted: Sequence[Mapping[str, Any]]) -> None:
         raise UserError(f"variants: expected different names, got {twice[0]} twice")
 
 
-def folder(drafter: str, runs: str) -> Path:
-    """Where a variant's drafter lies."""
+def folder(drafter: str, runs: str, pair: str = embedded.PAIRS[0]) -> Path:
+    """Where a variant's drafter lies. Raises UserError for one that the pair has not."""
     if drafter.startswith(RUN):
         return Path(runs) / drafter.removeprefix(RUN) / "export"
-    return EMBEDDED.get(drafter, Path(drafter))
+    if not drafter.startswith(EMBEDDED):
+        return Path(drafter)
+    name = drafter.removeprefix(EMBEDDED)
+    if name in _MODELS:
+        return embedded.drafter(_MODELS[name], VLM, pair)
+    return embedded.drafter(kind=name, pair=pair)
 
 
 def _variant(fields: Mapping[str, Any], path: Path) -> Variant:

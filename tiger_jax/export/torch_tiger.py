@@ -88,6 +88,8 @@ class TorchTiger(nn.Module):
                 module does not compute.
         """
         config = read_config(folder)
+        if not isinstance(config, LlavaNextConfig):
+            raise UserError(f"{folder}: expected a LLaVA-NeXT drafter, got another family's")
         router = Router.from_folder(folder, config.text.hidden_size)
         vlm, report = transformers.LlavaNextForConditionalGeneration.from_pretrained(
             folder, dtype=dtype, output_loading_info=True
