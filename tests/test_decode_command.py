@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tiger_jax import decode
+from tests.assets import TINY_LLAVA
+from tiger_jax import decode, embedded
 from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import make_scene
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
-from tiger_jax.pipeline import TINY_LLAVA, embedded_drafter
 from tiger_jax.session import Stream
 from tiger_jax.weights.export import save_hf_folder
 
@@ -22,7 +22,7 @@ FIELDS = {
     "predicted_speedup", "measured_speedup", "measured_speedup_with_prefill", "ceiling",
     "identical_to_plain", "compiles", "prefill_seconds", "decode_seconds", "device", "versions",
 }  # fmt: skip
-KINDS = [kind for kind in decode.KINDS if embedded_drafter(kind=kind).is_dir()]
+KINDS = [kind for kind in decode.KINDS if embedded.drafter(kind=kind).is_dir()]
 TREE = ("--draft-tree", "8,2,3")
 REQUEST_FIELDS = {
     "id", "text", "tokens", "rounds", "drafted", "accepted", "accepted_lengths", "finish_reason",

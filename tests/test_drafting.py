@@ -12,10 +12,9 @@ import pytest
 from PIL import Image
 
 from configs import grpo, kd
-from tiger_jax import drafting, train
+from tiger_jax import drafting, embedded, train
 from tiger_jax.data.record_cache import RecordCache
 from tiger_jax.errors import UserError
-from tiger_jax.pipeline import embedded_drafter
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.router_io import read_router
 
@@ -43,7 +42,7 @@ def small(get_config, run_dir, cache_dir, **changes):
 def examples(tmp_path_factory):
     """A file with two usable prompts, a picture that is none, and a line that is none."""
     folder = tmp_path_factory.mktemp("own")
-    shutil.copy(embedded_drafter().parent / "demo.png", folder / "a.png")
+    shutil.copy(embedded.drafter(kind="vlm").parent / "demo.png", folder / "a.png")
     Image.fromarray(np.full((80, 200, 3), 200, np.uint8)).save(folder / "b.png")
     (folder / "broken.png").write_bytes(b"no picture")
     rows = [
@@ -143,8 +142,8 @@ def test_alignment_goes_on_exactly_where_it_stopped(cache_dir, tmp_path, monkeyp
 
     def config(name):
         return small(
-            grpo.get_config, tmp_path / name, cache_dir, init_from=str(embedded_drafter()),
-            align={"objective": "grpo", "samples": 2}, prefixes=2,
+            grpo.get_config, tmp_path / name, cache_dir,
+            init_from=str(embedded.drafter(kind="vlm")), align={"objective": "grpo", "samples": 2}, prefixes=2,
         )  # fmt: skip
 
     train.train(config("straight"))

@@ -5,12 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.assets import TINY_LLAVA
+from tiger_jax import embedded
 from tiger_jax.data.batches import batch_prompts, make_prompt
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
 from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.decoding.engine import Options
-from tiger_jax.pipeline import ASSETS, HEADS, TINY_LLAVA, Pipeline, embedded_drafter
+from tiger_jax.embedded import HEADS
+from tiger_jax.pipeline import ASSETS, Pipeline
 
 PROMPTS = 64
 NEW_TOKENS = 32
@@ -120,7 +123,7 @@ def test_the_drafter_is_worth_its_steps(pipeline, prompts):
 def test_the_tiger_drafter_routes_eight_tokens(scenes, prompts, plain):
     """Descriptions of eight pictures: plain's tokens, and more accepted drafts than is asked of
     the full-visual drafter."""
-    tiger = Pipeline.load(TINY_LLAVA / "verifier", embedded_drafter())
+    tiger = Pipeline.load(TINY_LLAVA / "verifier", embedded.drafter(kind="vlm"))
     assert (tiger.router.selector, tiger.router.routed_tokens) == ("tiger", 8)
     assert tiger.engine.drafter.draft_length == 5
     describe = [i for i in range(0, PROMPTS, 2) if scenes[i].qa[(i // 4) % 4].kind == "describe"]
@@ -136,7 +139,7 @@ gave (docs/results.md)."""
 
 
 def test_the_heads_are_small():
-    folders = [embedded_drafter(kind=kind) for kind in HEADS]
+    folders = [embedded.drafter(kind=kind) for kind in HEADS]
     assert {folder.name for folder in folders} == set(LEAST)
     stored = sum(file.stat().st_size for folder in folders for file in folder.iterdir())
     assert stored <= 3_000_000
@@ -145,7 +148,7 @@ def test_the_heads_are_small():
 @pytest.mark.parametrize("kind", LEAST)
 def test_heads_change_no_token(prompts, plain, kind):
     """Questions about one picture and about two, in batches of four."""
-    head = Pipeline.load(TINY_LLAVA / "verifier", embedded_drafter(kind=kind))
+    head = Pipeline.load(TINY_LLAVA / "verifier", embedded.drafter(kind=kind))
     found = answers(head, prompts[:16], 4)
     assert [output.tokens for output in found] == plain[:16]
     assert accepted(found[::2]) > LEAST[kind]  # one picture: what the heads were trained for

@@ -16,7 +16,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from configs import head
-from tiger_jax import drafting, head_methods, head_training, train
+from tests.assets import TINY_LLAVA
+from tiger_jax import drafting, embedded, head_methods, head_training, train
 from tiger_jax.data.batches import make_prompt
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
@@ -24,7 +25,7 @@ from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline, embedded_drafter
+from tiger_jax.pipeline import Pipeline
 from tiger_jax.weights.head_io import WEIGHTS_FILE, read_head, write_head
 
 VERIFIER = TINY_LLAVA / "verifier"
@@ -280,7 +281,7 @@ def test_another_head_is_not_started_from(root, eagle3, tmp_path):
     fresh = objective.init_params(jax.random.key(0))
     found = read_head(eagle3[0])
     write_head(tmp_path, dataclasses.replace(found, draft_ids=(found.draft_ids + 1) % 384))
-    other = embedded_drafter(kind="tiger_head")
+    other = embedded.drafter(kind="tiger_head")
     for folder, message in (
         ("nowhere", "init_from: expected a run or a folder with a head, got nowhere"),
         (other, "expected a head of the same shape, got another one"),

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.assets import TINY_LLAVA
 from tiger_jax.data.draft_examples import AskQuestions
 from tiger_jax.data.scenes import HELD_OUT, make_scene
 from tiger_jax.data.teacher_cache import TeacherCache
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline
+from tiger_jax.pipeline import Pipeline
 from tiger_jax.teacher import Teacher
 from tiger_jax.training.teacher_pass import TeacherSettings
 

@@ -20,7 +20,6 @@ from tiger_jax.data.examples import (
 from tiger_jax.data.json_lines import RecordError
 from tiger_jax.data.records import Request
 from tiger_jax.errors import UserError
-from tiger_jax.models.frame_geometry import video_size
 
 GOOD = {"images": ["cats/1.png"], "prompt": "How many cats are there?"}
 
@@ -212,7 +211,12 @@ def test_broken_video_drops_its_example_only(qwen_processor, processor, shown):
 
 
 @pytest.mark.parametrize(
-    ("size", "n", "bound"), [((84, 56), 4, 7056), ((84, 56), 5, 7056), ((84, 56), 6, 7056)]
+    ("size", "n", "bound"),
+    [
+        ((84, 56), 5, 7056),
+        ((176, 56), 3, 12000),  # 28x112, and that would become 28x126
+        ((200, 56), 6, 3000),  # 14x42, and that would become 14x28
+    ],
 )
 def test_pictures_fitted_while_reading_are_those_of_full_size(
     qwen_processor, tmp_path, size, n, bound
@@ -222,15 +226,10 @@ def test_pictures_fitted_while_reading_are_those_of_full_size(
     for k, picture in enumerate(noise):
         Image.fromarray(picture).save(tmp_path / f"{k}.png")
     few = replace(qwen_processor, video=replace(qwen_processor.video, max_pixels=bound))
-    vision, settings = few.config.vision, few.video
-
-    def fit(picture: np.ndarray, n: int) -> np.ndarray:
-        size = video_size(n, *picture.shape[:2], vision.token_side, vision.temporal_patch_size,
-                          settings.min_pixels, settings.max_pixels)  # fmt: skip
-        return settings.resized(picture, *size)
-
     example = film(tmp_path, "?", "", max_frames=n)
-    (whole,), (fitted,) = (load_pictures(example, USUAL_SAMPLING, f).videos for f in (None, fit))
+    (whole,), (fitted,) = (
+        load_pictures(example, USUAL_SAMPLING, f).videos for f in (None, few.fit)
+    )
     assert (whole.frames.shape[1:3], whole.full_size) == (size[::-1], None)
     assert fitted.full_size == size[::-1]
     assert fitted.frames.size < whole.frames.size / 2

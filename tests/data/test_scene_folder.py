@@ -39,10 +39,9 @@ def test_same_bytes_every_time(tmp_path, pair):
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 def test_the_shipped_pair_has_these_files(tmp_path, role):
     """Its weights belong to this vocabulary and these sizes."""
+    shipped = ASSETS / "tiny_llava" / role
     for path in write_tiny_folder(tmp_path, role).iterdir():
-        assert path.read_bytes() == (ASSETS / "tiny_llava" / role / path.name).read_bytes(), (
-            path.name
-        )
+        assert path.read_bytes() == (shipped / path.name).read_bytes(), path.name
 
 
 @pytest.mark.parametrize(("role", "width", "layers"), [("verifier", 256, 4), ("drafter", 128, 2)])

@@ -6,12 +6,13 @@ import shutil
 import jax
 import pytest
 
+from tests.assets import TINY_LLAVA
 from tiger_jax.data.records import Request
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline, choose_router
+from tiger_jax.pipeline import Pipeline, choose_router
 from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.weights.router_io import write_router
 

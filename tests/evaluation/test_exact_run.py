@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.assets import TINY_LLAVA
 from tiger_jax import evaluate
 from tiger_jax.data.batches import make_prompt
 from tiger_jax.data.prompts import build_prompt
@@ -19,7 +20,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.evaluation import decoded_run, exact_pass, exact_report, exact_run, variants
 from tiger_jax.evaluation.exact_acceptance import response_statistics, stack_responses
 from tiger_jax.evaluation.exact_config import drafters_config
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline
+from tiger_jax.pipeline import Pipeline
 from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.weights.router_io import write_router
 

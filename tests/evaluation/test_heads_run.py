@@ -5,13 +5,16 @@ import json
 
 import pytest
 
+from tests.assets import TINY_LLAVA
+from tiger_jax import embedded
 from tiger_jax.decoding.costs import Costs
+from tiger_jax.embedded import HEADS, VLM
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import decoded_run, exact_run, variants
 from tiger_jax.evaluation.exact_config import drafters_config
-from tiger_jax.pipeline import HEADS, TINY_LLAVA, VLM, Pipeline, embedded_drafter
+from tiger_jax.pipeline import Pipeline
 
-HERE = [kind for kind in HEADS if embedded_drafter(kind=kind).is_dir()]
+HERE = [kind for kind in HEADS if embedded.drafter(kind=kind).is_dir()]
 RUN = [kind for kind in ("tiger_head", "medusa") if kind in HERE]
 """One of each kind of drafter, chains drawn one by one and all at once."""
 G, TREE, NODES, DEPTH = 5, "8,2,3", 8, 3
@@ -116,7 +119,7 @@ def test_trees_are_for_heads():
         ({"name": "a", "drafter": "b"},), draft_lengths=(3, G), decode_draft_lengths=(G,),
         decode_trees=(TREE,),
     )  # fmt: skip
-    pair = Pipeline.load(TINY_LLAVA / "verifier", embedded_drafter(kind="tiger_head"))
+    pair = Pipeline.load(TINY_LLAVA / "verifier", embedded.drafter(kind="tiger_head"))
     asked = decoded_run.drafts(config, pair)
     assert [(d.length, d.tree) for d in asked] == [(G, ""), (0, TREE)]
     spec = asked[1].of(pair).engine.drafter.spec

@@ -6,14 +6,15 @@ import ml_collections
 import numpy as np
 import pytest
 
-from tiger_jax import evaluate
+from tests.assets import TINY_LLAVA
+from tiger_jax import embedded, evaluate
 from tiger_jax.data.images import load_image
 from tiger_jax.data.records import Request
 from tiger_jax.decoding.costs import Costs
 from tiger_jax.decoding.engine import Options, Output
 from tiger_jax.evaluation import scene_prompts, scene_report, scene_run
 from tiger_jax.evaluation.scene_run import Cell, CellKey, Judged
-from tiger_jax.pipeline import TINY_LLAVA, Pipeline, embedded_drafter
+from tiger_jax.pipeline import Pipeline
 
 
 def _output(text: str, tokens: list[int], accepted: list[int]) -> Output:
@@ -116,7 +117,7 @@ def test_two_scenes_end_to_end(pair, tmp_path, capsys):
 def test_a_drafter_that_routes_never_answers_alone():
     """Its weights saw all visual tokens in no step of training."""
     for drafter, speculative, alone in (
-        (embedded_drafter(), True, False), (embedded_drafter("full"), True, True),
+        (embedded.drafter(kind="vlm"), True, False), (embedded.drafter("full"), True, True),
         ("none", False, False),
     ):  # fmt: skip
         fields = {"verifier": str(TINY_LLAVA / "verifier"), "drafter": str(drafter), "dtype": ""}

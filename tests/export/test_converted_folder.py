@@ -4,9 +4,9 @@ import pytest
 import torch
 import transformers
 
+from tests.assets import TINY_LLAVA
 from tests.weights.test_convert_scripts import script
 from tiger_jax.export.torch_tiger import TorchTiger
-from tiger_jax.pipeline import TINY_LLAVA
 
 DRAFTER = TINY_LLAVA / "tiger_drafter"
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 from PIL import Image
 
+from tests.assets import TINY_LLAVA
 from tests.decoding.conftest import sampling_of
 from tests.parity.pairs import make_pair, picture, prompt_text
 from tests.pictured import prompt_arrays
@@ -31,7 +32,6 @@ from tiger_jax.export.torch_tiger import TorchTiger, load_processor
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import VisionLanguageModel, build_model
 from tiger_jax.ops.sampling import SamplingMode
-from tiger_jax.pipeline import TINY_LLAVA
 from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.router_io import read_router, write_router

@@ -203,8 +203,8 @@ def decode_blocks(model, params, config, blocks, width=64):
                                       root + steps]))  # fmt: skip
         masks.append(_tail_mask(starts[row], len(routed), k, len(tokens), width + 48))
     logits = _extend(
-        model, params, jnp.asarray(np.stack(tails)), jnp.asarray(np.stack(places), jnp.int32), cache,
-        jnp.asarray(starts, jnp.int32), jnp.asarray(np.stack(masks)), len(blocks[0][3]),
+        model, params, jnp.asarray(np.stack(tails)), jnp.asarray(np.stack(places), jnp.int32),
+        cache, jnp.asarray(starts, jnp.int32), jnp.asarray(np.stack(masks)), len(blocks[0][3]),
     )  # fmt: skip
     return np.asarray(logits), chosen
 

@@ -3,6 +3,7 @@
 B: examples, M: blocks, K: continuations, g: draft length, k: routed tokens.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -23,6 +24,7 @@ from draft_cases import (
 from tests.pictured import prompt_arrays
 from tiger_jax.decoding.drafters.protocol import RoundContext
 from tiger_jax.decoding.drafters.routed import RoutedDrafter
+from tiger_jax.models.frames import Frames
 from tiger_jax.ops.sampling import Sampling, SamplingMode
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.testing.tiny import FAMILIES
@@ -196,11 +198,18 @@ def test_questions_and_pictures_do_not_see_each_other(parts):
     same = (np.abs(before - after) < 1e-6).all(axis=(2, 3))
     np.testing.assert_array_equal(same[live], own[live] != 2)
     tiles = len(case.items[0].example.prefix.tiles)
-    seen = batch.replace(tiles=batch.tiles.at[:tiles].add(1.0))
+    seen = batch.replace(tiles=brighter(batch.tiles, tiles))
     _, after, _ = run_case(parts, TIGER, case._replace(batch=seen))
     same = (np.abs(before - after) < 1e-6).all(axis=(2, 3))
     assert same[1:][live[1:]].all()
     assert not same[0][live[0]].any()
+
+
+def brighter(tiles, count):
+    """Other pixels in the first tiles."""
+    if isinstance(tiles, Frames):
+        return dataclasses.replace(tiles, patches=tiles.patches.at[:count].add(1.0))
+    return tiles.at[:count].add(1.0)
 
 
 def test_text_behind_the_anchor_is_not_seen(parts):
@@ -236,8 +245,8 @@ def test_bank_padding_may_stand_anywhere(parts):
     assert shift > 0
     rolled = bank.replace(
         **{
-            name: getattr(bank, name).at[0].set(jnp.roll(getattr(bank, name)[0], shift))
-            for name in ("rows", "positions", "images", "regions")
+            name: getattr(bank, name).at[0].set(jnp.roll(getattr(bank, name)[0], shift, axis=0))
+            for name in ("rows", "sources", "positions", "images", "regions")
         }
     )
     batch = case.batch.replace(stream=case.batch.stream.replace(bank=rolled))
@@ -256,7 +265,7 @@ def test_bank_order_changes_nothing(parts):
     case = make_case(parts[0].config, TIGER)
     bank = case.batch.stream.bank
     order = np.random.default_rng(0).permutation(bank.rows.shape[1])
-    names = ("rows", "positions", "images", "regions")
+    names = ("rows", "sources", "positions", "images", "regions")
     mixed = bank.replace(**{name: getattr(bank, name)[:, order] for name in names})
     batch = case.batch.replace(stream=case.batch.stream.replace(bank=mixed))
     first, before, _ = run_case(parts, TIGER, case)

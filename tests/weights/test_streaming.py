@@ -18,10 +18,10 @@ import pytest
 from flax import traverse_util
 from orbax.checkpoint import v1 as ocp
 
+from tests.assets import TINY_LLAVA
 from tests.weights.test_convert_scripts import script
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import build_model
-from tiger_jax.pipeline import TINY_LLAVA
 from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.weights import load, orbax_io, original_config, safetensors_io
 from tiger_jax.weights.llava_next_names import LLAVA_NEXT

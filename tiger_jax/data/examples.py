@@ -154,7 +154,7 @@ class PrepareExample:
     def __call__(self, example: Example) -> PreparedExample | DroppedExample:
         processor = self.processor
         try:
-            images, videos = load_pictures(example, self.video)
+            images, videos = load_pictures(example, self.video, processor.fit)
             rendered = build_prompt(processor, example.prompt, len(images), len(videos))
             prompt = make_prompt(
                 processor, processor.config, rendered, images, self.max_length, videos

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float32, Int, Int32
+from jaxtyping import Float32, Int, Int32, UInt8
 from PIL import Image
 
 from tiger_jax.data.processor import Processor, image_settings, rgb_pixels
@@ -89,6 +89,9 @@ class LlavaNextProcessor(Processor):
             tiles=tiles,
             tile_rows=self.config.rows_per_tile,
         )
+
+    def fit(self, picture: UInt8[np.ndarray, "H W 3"], n: int) -> UInt8[np.ndarray, "h w 3"]:
+        raise _no_video()
 
     def base_tile(self, picture: Image.Image | np.ndarray) -> Float32[np.ndarray, "1 H W 3"]:
         size = self.config.vision.image_size

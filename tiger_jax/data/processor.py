@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Bool, Int, Int32, UInt8
 from PIL import Image
 
 from tiger_jax.data.videos import Video
@@ -90,6 +90,14 @@ class Processor:
 
         Raises:
             UserError: another dtype or shape, a size the model cannot take, a video it cannot.
+        """
+        raise NotImplementedError
+
+    def fit(self, picture: UInt8[np.ndarray, "H W 3"], n: int) -> UInt8[np.ndarray, "h w 3"]:
+        """One picture of a video of n in the size that `visual` gives it; see `load_video`.
+
+        Raises:
+            UserError: as `visual`.
         """
         raise NotImplementedError
 

@@ -124,6 +124,9 @@ class Qwen3VLProcessor(Processor):
             tile_rows=self._tile_rows(tiles),
         )
 
+    def fit(self, picture: UInt8[np.ndarray, "H W 3"], n: int) -> UInt8[np.ndarray, "h w 3"]:
+        return self.video.resized(picture, *self._video_size(n, *picture.shape[:2]))
+
     def base_tile(self, picture: Image.Image | np.ndarray) -> Frames:
         return self._frame_of(picture)[0]
 
@@ -185,11 +188,8 @@ class Qwen3VLProcessor(Processor):
     def _video(self, video: Video) -> Visual:
         """Each frame of a video between its own marks, behind its time; models.md 5.7."""
         config, settings, vision = self.config, self.video, self.config.vision
-        _, height, width, _ = video.frames.shape
-        size = video_size(
-            len(video.frames), height, width, vision.token_side, vision.temporal_patch_size,
-            settings.min_pixels, settings.max_pixels,
-        )  # fmt: skip
+        # Twice is not once: the size of pictures that are fitted already can be another one.
+        size = self._video_size(len(video.frames), *(video.full_size or video.frames.shape[1:3]))
         rows, columns = _grid(size, vision)
         groups = _groups(list(video.frames), vision.temporal_patch_size)
         stills = [[settings.normalised(settings.resized(still, *size)) for still in group]
@@ -219,6 +219,12 @@ class Qwen3VLProcessor(Processor):
             tiles=tiles,
             tile_rows=tile_rows,
         )
+
+    def _video_size(self, n: int, height: int, width: int) -> tuple[int, int]:
+        """(height, width) in pixels of each of a video's n pictures for the tower."""
+        settings, vision = self.video, self.config.vision
+        return video_size(n, height, width, vision.token_side, vision.temporal_patch_size,
+                          settings.min_pixels, settings.max_pixels)  # fmt: skip
 
     def _tile_rows(self, tiles: Frames) -> int:
         return tiles.patches.shape[1] // self.config.vision.merge_size**2
