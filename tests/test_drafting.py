@@ -143,7 +143,8 @@ def test_alignment_goes_on_exactly_where_it_stopped(cache_dir, tmp_path, monkeyp
     def config(name):
         return small(
             grpo.get_config, tmp_path / name, cache_dir,
-            init_from=str(embedded.drafter(kind="vlm")), align={"objective": "grpo", "samples": 2}, prefixes=2,
+            init_from=str(embedded.drafter(kind="vlm")),
+            align={"objective": "grpo", "samples": 2}, prefixes=2,
         )  # fmt: skip
 
     train.train(config("straight"))
