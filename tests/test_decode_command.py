@@ -22,7 +22,7 @@ FIELDS = {
     "predicted_speedup", "measured_speedup", "measured_speedup_with_prefill", "ceiling",
     "identical_to_plain", "compiles", "prefill_seconds", "decode_seconds", "device", "versions",
 }  # fmt: skip
-KINDS = [kind for kind in decode.KINDS if embedded.drafter(kind=kind).is_dir()]
+KINDS = embedded.kinds_of("tiny_llava")
 TREE = ("--draft-tree", "8,2,3")
 REQUEST_FIELDS = {
     "id", "text", "tokens", "rounds", "drafted", "accepted", "accepted_lengths", "finish_reason",
@@ -165,7 +165,7 @@ def test_plain_decoding_without_a_drafter(pair, tmp_path, capsys):
 def answered(tmp_path, *arguments):
     """Report of the embedded pair's answer about the demo picture."""
     path = tmp_path / "report.json"
-    line = ["--image", TINY_LLAVA / "demo.png", "--prompt", decode.DEMO_PROMPT,
+    line = ["--image", TINY_LLAVA / "demo.png", "--prompt", embedded.demo().prompt,
             "--max-new-tokens", 16, "--report", path]  # fmt: skip
     assert run(*line, *arguments) == 0
     return json.loads(path.read_text())

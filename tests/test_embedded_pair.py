@@ -13,7 +13,7 @@ from tiger_jax.data.scenes import HELD_OUT, make_scene
 from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.decoding.engine import Options
 from tiger_jax.embedded import HEADS
-from tiger_jax.pipeline import ASSETS, Pipeline
+from tiger_jax.pipeline import Pipeline
 
 PROMPTS = 64
 NEW_TOKENS = 32
@@ -74,7 +74,7 @@ def plain(pipeline, prompts):
 
 
 def test_sizes():
-    stored = sum(path.stat().st_size for path in ASSETS.rglob("*") if path.is_file())
+    stored = sum(path.stat().st_size for path in TINY_LLAVA.rglob("*") if path.is_file())
     assert stored <= 16 * 2**20
     counts = {}
     for role in ("verifier", "drafter"):
