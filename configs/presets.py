@@ -5,6 +5,8 @@ A config takes the name behind its file: --config configs/kd.py:llava_next
 
 from pathlib import Path
 
+from tiger_jax.models import published
+
 ASSETS = Path(__file__).parents[1] / "tiger_jax" / "assets"
 
 EMBEDDED = ("tiny_llava", "tiny_qwen3_vl")
@@ -20,9 +22,9 @@ PAIRS = {
         for name in EMBEDDED
     },
     # Weights are not ours to give: name their folders with --config.verifier and --config.model.
-    "llava_next": {"verifier": "llava-v1.6-vicuna-13b-hf", "drafter": "llava-v1.6-vicuna-7b-hf"},
-    "qwen3_vl": {"verifier": "Qwen3-VL-8B-Instruct", "drafter": "Qwen3-VL-4B-Instruct"},
-}
+    **{name: dict(zip(("verifier", "drafter"), names, strict=True))
+       for name, names in published.PAIRS.items()},
+}  # fmt: skip
 
 
 def embedded(name: str | None) -> str:

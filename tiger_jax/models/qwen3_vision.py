@@ -20,6 +20,7 @@ from tiger_jax.models.layers import Dense, Embedding, LayerNorm, activation
 from tiger_jax.ops import rotary
 from tiger_jax.ops.attention import attend_padded, attention_received
 from tiger_jax.ops.rotary import rotate
+from tiger_jax.sharding.rules import constrain
 
 EPS = 1e-6
 """Of every layer norm; no config names it."""
@@ -52,7 +53,11 @@ class Attention(nn.Module):
 
     def _project(self, x: Float[Array, "N P E"], rope: Rope) -> tuple[Array, Array, Array]:
         heads = (*x.shape[:2], 3, self.config.num_heads, -1)
-        queries, keys, values = jnp.moveaxis(self.qkv(x).reshape(heads), 2, 0)
+        # The projection is whole on each device; from here on each has its own heads.
+        queries, keys, values = (
+            constrain(y, "batch", None, "heads", None)
+            for y in jnp.moveaxis(self.qkv(x).reshape(heads), 2, 0)
+        )
         # Turned in float32, unlike the decoder's.
         turned = (rotate(y.astype(jnp.float32), *rope).astype(self.dtype) for y in (queries, keys))
         return *turned, values
