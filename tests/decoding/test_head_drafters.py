@@ -511,7 +511,7 @@ def test_order_of_the_bank_is_irrelevant(name):
     prompt = arrays(drafter, texts())
     bank = prompt.stream.bank
     order = np.random.default_rng(0).permutation(bank.rows.shape[1])
-    names = ("rows", "positions", "images", "regions")
+    names = ("rows", "sources", "positions", "images", "regions")
     moved = bank.replace(**{name: getattr(bank, name)[:, order] for name in names})
     found = []
     for layout in (bank, moved):

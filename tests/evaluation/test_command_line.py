@@ -66,9 +66,10 @@ def test_a_broken_config_file_is_one_line(tmp_path):
 
 def test_an_unknown_pair_is_one_short_line():
     with pytest.raises(UserError) as caught:
-        command_line.parse(["--config", "configs/kd.py:qwen3_vl"])
+        command_line.parse(["--config", "configs/kd.py:qwen4"])
     assert str(caught.value) == (
-        "configs/kd.py:qwen3_vl: pair: expected one of tiny_llava, llava_next, got 'qwen3_vl'"
+        "configs/kd.py:qwen4: pair: expected one of tiny_llava, tiny_qwen3_vl, llava_next, "
+        "qwen3_vl, got 'qwen4'"
     )
 
 
