@@ -89,8 +89,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
 def _fit_to_scenes(config: ml_collections.ConfigDict, name: str) -> None:
     """An embedded pair: scenes as data, sizes for two CPU cores."""
     config.update({
-        "run_dir": presets.run_name("kd", name), "clip_share": 0.5 * (name == "tiny_qwen3_vl"),
-        "cache_dir": presets.run_name("teacher", name), "remat": False, "max_length": 0, "teacher_batch": 64,
+        "run_dir": presets.run_name("kd", name), "clip_share": presets.CLIP_SHARE[name],
+        "cache_dir": presets.run_name("teacher", name),
+        "remat": False, "max_length": 0, "teacher_batch": 64,
         "mesh": {"data": 1, "fsdp": -1, "tensor": 1},
         "verifier_mesh": {"data": 1, "fsdp": -1, "tensor": 1},
         "answer_mesh": {"data": -1, "fsdp": 1, "tensor": 1},

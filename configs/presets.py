@@ -5,17 +5,18 @@ A config takes the name behind its file: --config configs/kd.py:llava_next
 
 from pathlib import Path
 
+from tiger_jax.embedded import PAIRS as EMBEDDED
 from tiger_jax.models import published
 
 ASSETS = Path(__file__).parents[1] / "tiger_jax" / "assets"
 
-EMBEDDED = ("tiny_llava", "tiny_qwen3_vl")
-"""The first one is the default."""
 _PICTURES = ("read", "count", "attribute", "describe")
 QUESTION_KINDS = {
     "tiny_llava": _PICTURES, "tiny_qwen3_vl": (*_PICTURES, "event", "order", "state", "story"),
 }  # fmt: skip
 """What is asked about held-out scenes, and clips where a pair reads videos."""
+CLIP_SHARE = {"tiny_llava": 0.0, "tiny_qwen3_vl": 0.5}
+"""How much of what a pair learns from are clips."""
 PAIRS = {
     **{
         name: {role: str(ASSETS / name / role) for role in ("verifier", "drafter")}

@@ -19,7 +19,6 @@ from configs import presets
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of a supervised run; `arg` is the name of an embedded pair."""
     pair = presets.embedded(arg)
-    clips = pair == "tiny_qwen3_vl"
     return ml_collections.ConfigDict({
         "objective": "sft",
         "pair": pair,
@@ -29,12 +28,13 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "init_from": "",  # run or Hugging Face folder to take all weights from; "" = random
-        "tower_from": presets.run_name("tower", pair),  # then the vision tower from this one; "" = keep
+        # then the vision tower from this one; "" = keep
+        "tower_from": presets.run_name("tower", pair),
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
         # What a picture is asked besides its own four: short questions are cheap, the picture is
         # not, and finding one thing among many is learnt last.
         "extra_questions": ("attribute", "attribute", "attribute", "count", "read"),
-        "clip_share": 0.5 if clips else 0.0,  # batches of clips among those of pictures
+        "clip_share": presets.CLIP_SHARE[pair],  # batches of clips among those of pictures
         "extra_clip_questions": ("event", "event", "order", "state", "state"),
         "steps": 2000,
         "batch": 16,  # pictures a micro-batch, each with its nine questions

@@ -14,7 +14,7 @@ from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import make_scene
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
-from tiger_jax.session import Stream
+from tiger_jax.streaming import Stream
 from tiger_jax.weights.export import save_hf_folder
 
 FIELDS = {

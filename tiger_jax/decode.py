@@ -41,10 +41,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
                       help="a picture; repeat it for several")  # fmt: skip
     what.add_argument("--video", action="append", default=[], metavar="PATH",
                       help="a video file, an animation, or a folder of pictures")  # fmt: skip
-    what.add_argument("--fps", type=float, default=2.0,
-                      help="pictures of a video that are read a second (default 2)")  # fmt: skip
-    what.add_argument("--max-frames", type=int, default=768,
-                      help="most pictures of a video that are read (default 768)")  # fmt: skip
+    what.add_argument("--fps", type=float,
+                      help="pictures of a video that are read a second (default: as the "
+                           "verifier's folder says, usually 2)")  # fmt: skip
+    what.add_argument("--max-frames", type=int,
+                      help="most pictures of a video that are read (default likewise, usually "
+                           "768)")  # fmt: skip
+    what.add_argument("--video-prompt", choices=("v5", "4.57"), default="v5",
+                      help="a video's marks as transformers 5 writes them, or 4.57")  # fmt: skip
     what.add_argument("--prompt", help="the question; '<image>' and '<video>' in it place them")
     what.add_argument("--requests", metavar="FILE.jsonl",
                       help='one {"id", "images", "videos", "prompt", ...} a line, decoded in '
@@ -160,7 +164,7 @@ def _run(args: argparse.Namespace) -> int:
     runtime.configure()
     if args.dry_run:
         return _dry_run(args)
-    from tiger_jax import session
+    from tiger_jax import session, streaming
     from tiger_jax.head_loading import parse_tree
     from tiger_jax.sharding.mesh import make_mesh, parse_sizes
 
@@ -184,6 +188,7 @@ def _run(args: argparse.Namespace) -> int:
             batch_size=args.batch_size if args.requests else 1,
             compare=demo if args.compare is None else args.compare,
             video=session.VideoSampling(args.fps, args.max_frames),
+            video_prompt=args.video_prompt,
             options=session.Options(
                 max_new_tokens=args.max_new_tokens, temperature=args.temperature,
                 top_k=args.top_k, top_p=args.top_p, seed=args.seed, stop=tuple(args.stop),
@@ -201,7 +206,7 @@ def _run(args: argparse.Namespace) -> int:
         if not args.quiet:
             names = ", ".join([*asked.images, *asked.videos])
             print(f"{names or 'no picture'}\n> {asked.prompt}", flush=True)
-        stream = session.Stream(began, tuple(args.stop), quiet=args.quiet)
+        stream = streaming.Stream(began, tuple(args.stop), quiet=args.quiet)
         report = run.answer_one(asked.images, asked.videos, asked.prompt, stream)
     if args.report:
         Path(args.report).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -234,6 +239,10 @@ def _check(args: argparse.Namespace) -> None:
     """What can be refused before anything is loaded."""
     if args.requests and (args.image or args.video or args.prompt is not None):
         raise UserError("--requests: expected it alone, got --image, --video or --prompt beside it")
+    if args.fps is not None and not 0 < args.fps < float("inf"):
+        raise UserError(f"--fps: expected a number above 0, got {args.fps}")
+    if args.max_frames is not None and args.max_frames < 1:
+        raise UserError(f"--max-frames: expected at least 1, got {args.max_frames}")
     if args.pair and args.verifier:
         raise UserError("--pair: expected it alone, got --verifier beside it")
     if args.draft_length != AUTO and not args.draft_length.isdecimal():

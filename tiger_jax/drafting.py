@@ -111,7 +111,8 @@ class Lessons:
             fill: called with (place -> example, keys, progress).
             done: what the verifier has done to an example then.
         """
-        digest = hashlib.sha256(repr(source).encode()).hexdigest()
+        # What becomes of a record is also the processor's matter: its files may have changed.
+        digest = hashlib.sha256(repr((source, self.ask)).encode()).hexdigest()
         note = cache.folder / f"filled-{digest[:16]}"
         noted = processes.from_main(note.exists())
         if not noted:

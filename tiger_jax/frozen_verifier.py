@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from tiger_jax.data.processor import Processor
 from tiger_jax.decoding.engine import Engine
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig, read_config
+from tiger_jax.models.config import ModelConfig, read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.pipeline import Pipeline
 from tiger_jax.sharding import mesh as meshes
@@ -32,7 +32,7 @@ class FrozenVerifier:
     """A verifier whose weights are read where they are needed, and let go again."""
 
     folder: Path
-    config: LlavaNextConfig
+    config: ModelConfig
     processor: Processor
     dtype: DTypeLike
     remat: bool

@@ -81,6 +81,7 @@ class Pipeline:
         draft_length: int = 5, confidence: float = 0.0, dtype: DTypeLike = jnp.float32,
         selector: str | None = None, routed_tokens: int | None = None,
         tree: DynamicTree | StaticTree | None = None, mesh: Mesh | None = None,
+        video_prompt: str = "v5",
     ) -> "Pipeline":  # fmt: skip
         """Read a verifier and, if given, a drafter from their folders.
 
@@ -90,6 +91,7 @@ class Pipeline:
             selector: how the drafter sees pictures; as its folder says, or full, by default.
             routed_tokens: visual tokens a round; as the folder says, or 8, by default.
             mesh: where both are placed, by the rules of training; the default device if None.
+            video_prompt: how a video stands in a prompt, v5 or 4.57 (of transformers).
 
         Raises:
             UserError: unreadable folders, a drafter that does not fit the verifier, a selector
@@ -98,7 +100,7 @@ class Pipeline:
         if drafter is None and (selector is not None or routed_tokens is not None):
             raise UserError("selector and routed tokens: expected a drafter to use them, got none")
         config = read_config(verifier)
-        processor = Processor.from_folder(verifier, config)
+        processor = Processor.from_folder(verifier, config, video_prompt)
         engine = Engine(
             model=build_model(config, dtype),
             params=read_weights(verifier, config, dtype, mesh),
@@ -256,14 +258,15 @@ def choose_router(
 
 
 def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[int]]:
-    """Indices of requests in groups of one prompt bucket: no short prompt is padded to a long one.
+    """Indices of requests in groups of one prompt bucket and one size of tiles: no short prompt is
+    padded to a long one, and no small frame to a large one.
 
     Groups keep the order of the requests within a bucket, and hold no more tiles than a batch may.
     """
-    by_bucket: dict[int, list[int]] = {}
+    by_bucket: dict[tuple[int, int], list[int]] = {}
     for index, item in enumerate(prepared):
         bucket = round_up(len(item.inputs.tokens), SEQ_BUCKETS)
-        by_bucket.setdefault(bucket, []).append(index)
+        by_bucket.setdefault((bucket, item.inputs.tile_rows), []).append(index)
     for members in by_bucket.values():
         group, tiles = [], 0
         for index in members:

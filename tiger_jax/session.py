@@ -2,8 +2,8 @@
 
 import dataclasses
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import jax
@@ -18,14 +18,16 @@ from tiger_jax.decoding import costs, statistics
 from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.decoding.engine import BatchOutput, Options
 from tiger_jax.decoding.programs import compiles
-from tiger_jax.decoding.stopping import cut_text
 from tiger_jax.errors import UserError
 from tiger_jax.pipeline import Answer, Pipeline, Prepared, batches
 from tiger_jax.routing.router import RouterConfig
+from tiger_jax.streaming import Stream
 
 CALIBRATION_LENGTH = 8
 """Draft length while `auto` learns the acceptance; the longest that it may choose."""
 CALIBRATION_REQUESTS = 4
+WINDOW = 16
+"""Batches whose pictures are in memory at once."""
 MEASURED_LENGTHS = (1, 2, 3, 5, 8)
 
 Records = Iterable[Request | RecordError]
@@ -49,6 +51,8 @@ class Settings:
     batch_size: int = 1
     compare: bool = False
     video: VideoSampling = USUAL_SAMPLING
+    video_prompt: str = "v5"
+    """How a video stands in a prompt: data.qwen3_vl_processor."""
     options: Options = dataclasses.field(default_factory=Options)
 
 
@@ -74,35 +78,6 @@ class Tally:
             self.identical = same and self.identical is not False
 
 
-class Stream:
-    """Prints an answer while it grows."""
-
-    def __init__(self, began: float, stops: tuple[str, ...] = (), *, quiet: bool = False) -> None:
-        self._began = began
-        self._stops = stops
-        self._quiet = quiet
-        self._printed = ""
-        self.first_token_seconds: float | None = None
-
-    def update(self, text: str) -> None:
-        """Print what is new and sure to stay: no half character, no trailing space, and nothing
-        that could be the start of a stop string."""
-        if self.first_token_seconds is None:
-            self.first_token_seconds = time.perf_counter() - self._began
-        text = cut_text(text, self._stops)
-        held = max((_overlap(text, stop) for stop in self._stops), default=0)
-        text = text[: len(text) - held].strip()
-        if self._quiet or text.endswith("\ufffd") or not text.startswith(self._printed):
-            return
-        print(text[len(self._printed) :], end="", flush=True)
-        self._printed = text
-
-    def end(self, text: str) -> None:
-        """Print the rest."""
-        rest = text[len(self._printed) :] if text.startswith(self._printed) else f"\n{text}"
-        print(rest, flush=True)
-
-
 class Session:
     """Loads a pair and answers requests with it."""
 
@@ -116,7 +91,7 @@ class Session:
             confidence=settings.confidence,
             dtype=settings.dtype or runtime.default_dtype(),
             selector=settings.selector, routed_tokens=settings.routed_tokens, tree=settings.tree,
-            mesh=settings.mesh,
+            mesh=settings.mesh, video_prompt=settings.video_prompt,
         )  # fmt: skip
         self.pipeline = dataclasses.replace(self.pipeline, video=settings.video)
         if settings.draft_length == 0:
@@ -144,7 +119,23 @@ class Session:
         return report | {"first_token_seconds": stream.first_token_seconds}
 
     def answer(self, records: Records, show: Callable[[Answer], None] | None = None) -> dict:
-        """Answer many requests in batches; a bad record only spoils its own answer."""
+        """Answer many requests in batches; a bad record only spoils its own answer.
+
+        Pictures are read for some batches at a time: a video takes hundreds of megabytes.
+        """
+        answers: list[Answer] = []
+        first: list[Prepared] = []
+        waiting = iter(records)
+        while window := list(islice(waiting, WINDOW * self.settings.batch_size)):
+            said, prepared = self._answer_window(window, show)
+            answers += said
+            first = first or prepared[: self.settings.batch_size]
+        return self._report(answers, first)
+
+    def _answer_window(
+        self, records: Sequence[Request | RecordError], show: Callable[[Answer], None] | None
+    ) -> tuple[list[Answer], list[Prepared]]:
+        """Answers in the order of the records, and those that could be prepared."""
         answers: dict[int, Answer] = {}
         prepared: dict[int, Prepared] = {}
         for index, record in enumerate(records):
@@ -156,8 +147,7 @@ class Session:
                 answers[index] = Answer(record.id, error=str(error))
                 if show:
                     show(answers[index])
-        places = list(prepared)
-        items = list(prepared.values())
+        places, items = list(prepared), list(prepared.values())
         for group in batches(items, self.settings.batch_size):
             outputs = self._timed([items[i] for i in group]).outputs
             for i, output in zip(group, outputs, strict=True):
@@ -167,7 +157,7 @@ class Session:
                     show(answers[places[i]])
             if self._calibrating and len(self._rounds) >= CALIBRATION_REQUESTS:
                 self._choose_draft_length([items[i] for i in group])
-        return self._report([answers[i] for i in sorted(answers)], items)
+        return [answers[i] for i in sorted(answers)], items
 
     @property
     def _calibrating(self) -> bool:
@@ -275,12 +265,6 @@ class Session:
         group = prepared[: self.settings.batch_size]
         arrays = self.pipeline.arrays([p.inputs for p in group], self.settings.batch_size)
         return costs.measure(self.pipeline.engine, arrays, [p.options for p in group])
-
-
-def _overlap(text: str, stop: str) -> int:
-    """How much of the end of `text` is the start of `stop`."""
-    sizes = range(min(len(text), len(stop) - 1), 0, -1)
-    return next((size for size in sizes if text.endswith(stop[:size])), 0)
 
 
 def read_records(path: str) -> list[Request | RecordError]:

@@ -22,5 +22,5 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     kinds = presets.QUESTION_KINDS[pair]
     return drafters_config(
         TIGER_AND_FULL, skip_missing=True, pair=pair, kinds=kinds,
-        clips=300 if "story" in kinds else 0, cache_dir=presets.run_name("teacher", pair),
+        clips=300 if presets.CLIP_SHARE[pair] else 0, cache_dir=presets.run_name("teacher", pair),
     )  # fmt: skip

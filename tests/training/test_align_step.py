@@ -66,13 +66,7 @@ def test_verifier_branches_are_its_own_full_forward(verifier, case):
     for b, m, q, r in blocks_of(case.items):
         for k in range(K):
             before = prompt_until(case.items[b], q, r + 1)
-            text = np.full(G, -1, np.int32)
-            prompts.append(before._replace(
-                tokens=np.concatenate([before.tokens, tokens[b, m, k]]),
-                image_rows=np.concatenate([before.image_rows, text]),
-                places=np.concatenate([before.places, np.full((G, 2), -1, np.float32)]),
-                image_ids=np.concatenate([before.image_ids, text]),
-            ))  # fmt: skip
+            prompts.append(before.followed_by(tokens[b, m, k]))
             found.append(got[b, m, k])
     want = full_forward(*verifier, prompts)
     for row, prompt in enumerate(prompts):

@@ -11,7 +11,7 @@ from tests.training import draft_cases
 from tiger_jax.models.head import DraftHead, HeadConfig, shared_weights
 from tiger_jax.ops.attention import attend
 from tiger_jax.routing.router import RouterConfig
-from tiger_jax.testing.tiny import tiny_model
+from tiger_jax.testing.tiny import FAMILIES, tiny_model
 from tiger_jax.training.head_blocks import BlockHead
 from tiger_jax.training.head_features import FeatureSettings, with_features
 from tiger_jax.training.head_step import OBJECTIVES, HeadLossSettings, make_head_loss
@@ -45,11 +45,17 @@ def lively(params, seed=0):
     return jax.tree.map(draw, params)
 
 
-@pytest.fixture(scope="module")
-def case():
-    """(verifier, its parameters, a drafter's batch with the items it was made of)."""
-    model, params = tiny_model(3)
-    return model, params, draft_cases.make_case(model.config, FULL)
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request):
+    """(verifier, its parameters, a drafter's batch with the items it was made of). That of
+    Qwen3-VL has one table for words and logits, and rotary positions behind a picture that are
+    fewer than the tokens, which a head counts."""
+    sizes = {"tied": True} if request.param == "qwen3_vl" else {}
+    model, params = tiny_model(3, request.param, **sizes)
+    made = draft_cases.make_case(model.config, FULL)
+    deltas = np.asarray(made.batch.prefixes.rope_deltas)
+    assert (deltas < 0).tolist() == [request.param == "qwen3_vl"] * 2 + [False]
+    return model, params, made
 
 
 def build(case, block, seed=0):
@@ -63,7 +69,7 @@ def build(case, block, seed=0):
 def prompt_states(case, prompt, taps):
     """Merged embeddings [1, S, D] and tapped states [1, S, F] of one whole text, run plainly."""
     model, width = case[0], case[0].config.text.hidden_size
-    key = prompt.tokens.tobytes()
+    key = type(model.config), prompt.tokens.tobytes()
     if key not in _STATES:
         _STATES[key] = _run_prompt(case, prompt)
     x, everything = _STATES[key]
@@ -78,19 +84,17 @@ _STATES = {}
 
 def _run_prompt(case, prompt):
     model, params, _ = case
-    table = model.encode_images(params, jnp.asarray(prompt.tiles)) if len(prompt.tiles) else None
-    rows = None if table is None else jnp.asarray(_table_rows(model, prompt))[None]
+    table = rows = None
+    if len(prompt.tiles):
+        table = model.encode_images(params, jax.tree.map(jnp.asarray, prompt.tiles))
+        # Its newline row is the last one.
+        last = len(prompt.tiles) * prompt.tile_rows
+        rows = jnp.asarray(np.minimum(prompt.image_rows, last))[None]
     x = model.embed(params, jnp.asarray(prompt.tokens)[None], rows, table)
     cache = model.init_cache(1, x.shape[1] + 1)
     taps = tuple(range(model.config.text.num_layers + 1))
-    _, _, tapped = model.prefill(params, x, cache, taps)
-    return x, tapped
-
-
-def _table_rows(model, prompt):
-    """A prompt's own rows are those of its own table; its newline row is the last one."""
-    last = len(prompt.tiles) * model.config.rows_per_tile
-    return np.where(prompt.image_rows >= last, last, prompt.image_rows)
+    _, _, tapped = model.prefill(params, x, cache, taps, jnp.asarray(prompt.positions)[None])
+    return x[..., : model.config.text.hidden_size], tapped
 
 
 class Oracle:

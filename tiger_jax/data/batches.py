@@ -14,6 +14,7 @@ makes of the tiles; where a family has a learned newline, that is the last row:
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -122,10 +123,11 @@ def make_prompt(
         token = processor.placeholder(kind)
         check_placeholders(ids.count(token) if token is not None else 0, len(pictures), kind)
         waiting[token] = iter(pictures)
-    parts = [
-        processor.visual(next(waiting[token])) if token in waiting else _text(token)
-        for token in ids
-    ]
+    parts = []
+    for pictured, run in groupby(ids, waiting.__contains__):
+        tokens = list(run)
+        shown = [processor.visual(next(waiting[token])) for token in tokens if pictured]
+        parts += shown or [_text(tokens)]
     needed = sum(len(part.tokens) for part in parts)
     pictured = sum(int((part.frames >= 0).sum()) for part in parts)
     check_length(needed, pictured, max_length or config.text.max_positions)
@@ -204,11 +206,11 @@ def choose_bucket(what: str, needed: int, wanted: int | None, buckets: Sequence[
     return wanted
 
 
-def _text(token: int) -> Visual:
-    """One token of text, in the form of a picture's tokens."""
-    none, nowhere = np.full(1, TEXT, np.int32), np.full((1, 2), TEXT, np.float32)
-    grids = np.zeros((0, 2), np.int32)
-    return Visual(np.full(1, token, np.int32), none, nowhere, none, grids, None, 0)
+def _text(ids: Sequence[int]) -> Visual:
+    """A run of text, in the form of a picture's tokens."""
+    tokens = np.array(ids, np.int32)
+    none, nowhere = np.full_like(tokens, TEXT), np.full((len(tokens), 2), TEXT, np.float32)
+    return Visual(tokens, none, nowhere, none, np.zeros((0, 2), np.int32), None, 0)
 
 
 def _join(processor: Processor, parts: Sequence[Visual]) -> PromptInputs:

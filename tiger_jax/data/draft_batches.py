@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from tiger_jax.data.batches import batch_prompts, round_tiles, round_width
+from tiger_jax.data.clips import Clip
 from tiger_jax.data.draft_examples import AskQuestions, DraftExample
 from tiger_jax.data.examples import DroppedExample, Example
 from tiger_jax.data.packing import PackedTexts, pack_texts
@@ -114,7 +115,7 @@ def _places(rows: list[tuple[int, int, int]]) -> BlockPlaces:
 
 @dataclass(frozen=True)
 class TeachExample:
-    """Scene or Example -> TaughtExample, its blocks drawn anew each epoch.
+    """Scene, Clip or Example -> TaughtExample, its blocks drawn anew each epoch.
 
     What cannot be read, or has no answer in the cache, becomes a DroppedExample.
     """
@@ -126,7 +127,7 @@ class TeachExample:
     """0: blocks that hold every token; else this many random cuts."""
 
     def __call__(
-        self, record: Scene | Example, rng: np.random.Generator
+        self, record: Scene | Clip | Example, rng: np.random.Generator
     ) -> TaughtExample | DroppedExample:
         example = self.ask(record)
         if isinstance(example, DroppedExample):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float16, Float32, Int32
 
+from tiger_jax.data.clips import Clip
 from tiger_jax.data.draft_batches import DraftRows, PackDrafts, TaughtExample, TeachExample
 from tiger_jax.data.draft_examples import AskQuestions
 from tiger_jax.data.examples import DroppedExample, Example
@@ -55,7 +56,7 @@ class HeadRows(NamedTuple):
 
 @dataclass(frozen=True)
 class TeachHead:
-    """Scene or Example -> TaughtHead, its blocks drawn anew each epoch.
+    """Scene, Clip or Example -> TaughtHead, its blocks drawn anew each epoch.
 
     What cannot be read, or stands in only one of the caches or none, becomes a DroppedExample.
     """
@@ -68,7 +69,7 @@ class TeachHead:
     """As TeachExample's."""
 
     def __call__(
-        self, record: Scene | Example, rng: np.random.Generator
+        self, record: Scene | Clip | Example, rng: np.random.Generator
     ) -> TaughtHead | DroppedExample:
         """Raises UserError for features of other answers than the cached ones."""
         teach = TeachExample(self.ask, self.cache, self.draft_length, self.cuts)

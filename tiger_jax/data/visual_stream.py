@@ -29,6 +29,7 @@ from tiger_jax.data.batches import (
     PromptInputs,
     choose_bucket,
     pad_rows,
+    round_up,
     table_rows,
 )
 from tiger_jax.errors import UserError
@@ -135,7 +136,8 @@ def batch_streams(
         return pad_rows([getattr(stream, name) for stream in streams], to, fill)
 
     regions = padded("bank_regions", bank_width, TEXT)
-    n_images = max(stream.bank_images.max(initial=TEXT) + 1 for stream in streams)
+    most = max(int(stream.bank_images.max(initial=TEXT)) + 1 for stream in streams)
+    n_images = round_up(most, TILE_BUCKETS)  # a program serves videos of several lengths
     return StreamBatch(
         tokens=padded("tokens", width, config.pad_token_id),
         lengths=lengths,
@@ -147,7 +149,7 @@ def batch_streams(
         bank_positions=padded("bank_positions", bank_width, 0),
         bank_images=padded("bank_images", bank_width, TEXT),
         bank_regions=regions,
-        region_sizes=_sizes(regions, max(int(n_images) * pooled_tokens, 1)),
+        region_sizes=_sizes(regions, max(n_images * pooled_tokens, 1)),
     )
 
 

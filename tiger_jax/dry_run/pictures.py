@@ -4,8 +4,7 @@ N: tiles or frames, S: tile side, P: patches of a frame, V: numbers of a patch.
 
 A LLaVA picture is as large as its pinpoints allow: 672 x 672 pixels are five tiles and 2,928 visual
 tokens. Qwen3-VL sets no such bound below 16 million pixels, so it is asked about 1,024 x 1,024:
-4,096 patches, 1,024 visual tokens, what the paper's numbers of this pair assume (about a photograph
-of one megapixel).
+4,096 patches, 1,024 visual tokens, a photograph of one megapixel.
 """
 
 import math

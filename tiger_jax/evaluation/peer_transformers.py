@@ -15,6 +15,7 @@ from PIL import Image
 
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation.speed import Timing
+from tiger_jax.models.config import read_json
 
 try:
     import torch
@@ -139,6 +140,9 @@ def read_all(array: np.ndarray) -> None:
 
 
 def _load(folder: str | Path) -> Any:
+    """Raises UserError for a family whose pictures this comparison does not hand over."""
+    if read_json(Path(folder) / "config.json").get("model_type") != "llava_next":
+        raise UserError(f"{folder}: expected a LLaVA-NeXT model to compare with transformers")
     return transformers.LlavaNextForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa"
     ).eval()

@@ -109,8 +109,14 @@ def find(
     check(asked)
     found, missing = [], []
     for number, fields in enumerate(asked):
-        path = folder(fields["drafter"], runs, pair)
-        if skip_missing and number < len(wanted) and not path.is_dir():
+        may_lack = skip_missing and number < len(wanted)
+        try:
+            path = folder(fields["drafter"], runs, pair)
+        except UserError:
+            if not may_lack:
+                raise
+            path = None
+        if may_lack and (path is None or not path.is_dir()):
             missing.append(fields["name"])
         else:
             found.append(_variant(_DEFAULTS | dict(fields), path))

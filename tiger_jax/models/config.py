@@ -5,6 +5,7 @@ They are hashable, so that a jitted program can close over them as static values
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ _LLAVA_TOWER = _CLIP_DEFAULTS | {
     "image_size": 336,
     "patch_size": 14,
 }
+
+_QWEN3_TEXT_NUMBERS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings",
+)  # fmt: skip
+_QWEN3_VISION_NUMBERS = (
+    "hidden_size", "intermediate_size", "depth", "num_heads", "patch_size", "temporal_patch_size",
+    "spatial_merge_size", "num_position_embeddings", "out_hidden_size",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +177,7 @@ class Qwen3VLConfig:
             "patch size": self.vision.patch_size,
             "temporal patch size": self.vision.temporal_patch_size,
             "merge size": self.vision.merge_size,
+            "position table rows": self.vision.num_positions,
         }
 
 
@@ -224,6 +235,10 @@ def make_config(
 def llava_next_config(raw: dict, generation: dict | None = None) -> LlavaNextConfig:
     """Build the configuration from the dictionaries of config.json and generation_config.json."""
     text_raw = _LLAMA_DEFAULTS | _present(raw.get("text_config"))
+    heads = text_raw["num_attention_heads"]
+    text_raw = {
+        "num_key_value_heads": heads, "head_dim": text_raw["hidden_size"] // heads
+    } | text_raw  # fmt: skip
     vision = raw.get("vision_config")
     vision_raw = _LLAVA_TOWER if vision is None else _CLIP_DEFAULTS | _present(vision)
     layers = raw.get("vision_feature_layer", -2)
@@ -252,14 +267,22 @@ def qwen3_vl_config(raw: dict, generation: dict | None = None) -> Qwen3VLConfig:
 
     Nothing has a default: those of transformers' classes are another model's (models.md 1.2).
     """
-    text, ids = raw["text_config"], _present(raw) | _present(generation)
+    raw = _present(raw)
+    text = _section(raw, "text_config", _QWEN3_TEXT_NUMBERS)
+    vision = _section(raw, "vision_config", _QWEN3_VISION_NUMBERS)
+    if vision["out_hidden_size"] != text["hidden_size"]:
+        raise UserError(
+            f"vision_config: expected out_hidden_size {text['hidden_size']} as hidden_size of "
+            f"text_config, got {vision['out_hidden_size']}"
+        )
+    ids = raw | _present(generation)
     eos = ids.get("eos_token_id", text.get("eos_token_id"))
-    if eos is None:
+    if eos is None or eos == []:
         raise KeyError("eos_token_id")
     end = ids.get("pad_token_id", text.get("pad_token_id", text.get("bos_token_id")))
     pad = end if end is not None else (eos[-1] if isinstance(eos, list) else eos)
     return Qwen3VLConfig(
-        vision=_qwen3_vision_config(raw["vision_config"]),
+        vision=_qwen3_vision_config(vision),
         text=_text_config(text, _is_tied(raw, text), "qwen3_vl_text"),
         image_token_id=raw["image_token_id"],
         video_token_id=raw["video_token_id"],
@@ -283,6 +306,19 @@ def _present(values: dict | None) -> dict:
     return {key: value for key, value in (values or {}).items() if value is not None}
 
 
+def _section(raw: dict, name: str, numbers: tuple[str, ...]) -> dict:
+    """A sub-object without its nulls. Raises UserError unless `numbers` are whole and above 0."""
+    section = raw[name]
+    if not isinstance(section, dict):
+        raise UserError(f"{name}: expected a JSON object, got {type(section).__name__}")
+    section = _present(section)
+    for key in numbers:
+        value = section.get(key, "none")
+        if type(value) is not int or value < 1:
+            raise UserError(f"{name}: expected {key} as a whole number above 0, got {value}")
+    return section
+
+
 def _vision_config(raw: dict) -> VisionConfig:
     return VisionConfig(
         hidden_size=raw["hidden_size"],
@@ -297,17 +333,30 @@ def _vision_config(raw: dict) -> VisionConfig:
 
 
 def _qwen3_vision_config(raw: dict) -> Qwen3VisionConfig:
+    if raw.get("in_channels", 3) != 3:
+        raise UserError(f"vision_config: expected in_channels 3, got {raw['in_channels']}")
+    rows, depth, taps = raw["num_position_embeddings"], raw["depth"], raw["deepstack_visual_indexes"]
+    if math.isqrt(rows) ** 2 != rows:
+        raise UserError(
+            f"vision_config: expected a square number of num_position_embeddings, got {rows}"
+        )
+    fits = isinstance(taps, list) and all(type(tap) is int and 0 <= tap < depth for tap in taps)
+    if not fits or taps != sorted(set(taps)):
+        raise UserError(
+            "vision_config: expected deepstack_visual_indexes as rising numbers in "
+            f"0..{depth - 1}, got {taps}"
+        )
     return Qwen3VisionConfig(
         hidden_size=raw["hidden_size"],
         intermediate_size=raw["intermediate_size"],
-        num_layers=raw["depth"],
+        num_layers=depth,
         num_heads=raw["num_heads"],
         patch_size=raw["patch_size"],
         temporal_patch_size=raw["temporal_patch_size"],
         merge_size=raw["spatial_merge_size"],
-        num_positions=raw["num_position_embeddings"],
+        num_positions=rows,
         out_hidden_size=raw["out_hidden_size"],
-        deepstack_layers=tuple(raw["deepstack_visual_indexes"]),
+        deepstack_layers=tuple(taps),
         activation=raw["hidden_act"],
     )
 
@@ -319,23 +368,24 @@ def _text_config(raw: dict, tied: bool, model_type: str, theta: float | None = N
     for flag in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if raw.get(flag):
             raise UserError(f"text_config: {flag}=true is not supported")
+    if (activation := raw.get("hidden_act", "silu")) != "silu":
+        raise UserError(f"text_config: expected hidden_act silu, got {activation!r}")
     # Hub files say rope_theta beside rope_scaling; transformers 5 folds both into rope_parameters.
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = _present(raw.get("rope_parameters") or raw.get("rope_scaling"))
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in ("default", "mrope"):
         raise UserError(f"text_config: expected rope type default, got {rope_type!r}")
     theta = rope.get("rope_theta", raw.get("rope_theta", theta))
     if theta is None:
         raise UserError("text_config: expected rope_theta, found none")
-    heads = raw["num_attention_heads"]
-    head_dim = raw.get("head_dim", raw["hidden_size"] // heads)
+    head_dim = raw["head_dim"]
     return TextConfig(
         vocab_size=raw["vocab_size"],
         hidden_size=raw["hidden_size"],
         intermediate_size=raw["intermediate_size"],
         num_layers=raw["num_hidden_layers"],
-        num_heads=heads,
-        num_kv_heads=raw.get("num_key_value_heads", heads),
+        num_heads=raw["num_attention_heads"],
+        num_kv_heads=raw["num_key_value_heads"],
         head_dim=head_dim,
         rms_norm_eps=raw["rms_norm_eps"],
         rope_theta=float(theta),
@@ -347,12 +397,13 @@ def _text_config(raw: dict, tied: bool, model_type: str, theta: float | None = N
 
 
 def _mrope_section(rope: dict, head_dim: int) -> tuple[int, ...]:
-    section = tuple(rope["mrope_section"])
-    if len(section) != 3 or sum(section) != head_dim // 2:
+    section = rope["mrope_section"]
+    numbers = isinstance(section, list) and all(type(n) is int and n >= 0 for n in section)
+    if not numbers or len(section) != 3 or sum(section) != head_dim // 2:
         raise UserError(
             f"text_config: expected mrope_section of 3 numbers with sum {head_dim // 2}, "
-            f"got {list(section)}"
+            f"got {section}"
         )
     if not rope.get("mrope_interleaved", True):
         raise UserError("text_config: expected mrope_interleaved true, got false")
-    return section
+    return tuple(section)
