@@ -177,7 +177,7 @@ class Pipeline:
             request.prompt.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UserError(f"prompt: expected valid Unicode text ({error.reason})") from None
-        images, videos = load_pictures(request, self.video, self.processor.fit)
+        images, videos = load_pictures(request, self.processor, self.video)
         text = build_prompt(self.processor, request.prompt, len(images), len(videos))
         limit = min(self.config.text.max_positions, SEQ_BUCKETS[-1])
         inputs = make_prompt(

@@ -1,6 +1,7 @@
 """Training examples: bad lines and broken pictures cost only themselves."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tiger_jax.data.examples import (
 )
 from tiger_jax.data.json_lines import RecordError
 from tiger_jax.data.records import Request
+from tiger_jax.data.videos import load_video
 from tiger_jax.errors import UserError
 
 GOOD = {"images": ["cats/1.png"], "prompt": "How many cats are there?"}
@@ -52,7 +54,10 @@ def test_videos_stand_beside_images(tmp_path):
     placed = {**both, "prompt": "Before <video> and after <video>?"}
     alone = {"videos": "film", "prompt": "What?"}
     nothing = {"images": [], "prompt": "Hi?"}
-    first, second, third, fourth = read_examples(write(tmp_path, both, placed, alone, nothing))
+    tag = {**GOOD, "prompt": "What is <video>? And <image>?"}
+    path = write(tmp_path, both, placed, alone, nothing, tag)
+    first, second, third, fourth, fifth = read_examples(path)
+    assert fifth.prompt == tag["prompt"]  # without videos it is text
     assert first.images == (str(tmp_path / "cats/1.png"),)
     assert first.videos == (str(tmp_path / "cats/1.mp4"), "/abs.gif")
     assert (first.fps, first.max_frames) == (1.0, 9)
@@ -67,7 +72,8 @@ def test_videos_stand_beside_images(tmp_path):
     [
         ({"images": None}, "images: expected a list of paths, or one of videos, found neither"),
         ({"videos": 5}, "videos: expected a list of non-empty texts, got 5"),
-        ({"fps": -1}, "fps: expected a number in 0.., got -1"),
+        ({"fps": -1}, "fps: expected a number above 0, got -1"),
+        ({"fps": 0}, "fps: expected a number above 0, got 0"),
         ({"max_frames": 0}, "max_frames: expected a whole number in 1.., got 0"),
         ({"images": [""]}, "images: expected a list of non-empty texts"),
         ({"prompt": None}, "missing field 'prompt'"),
@@ -78,7 +84,6 @@ def test_videos_stand_beside_images(tmp_path):
         ({"answer": "2"}, "unknown field 'answer'"),
         ({"prompt": "<image> <image>?"}, "no <image>, or one for each of the 1 images, got 2"),
         ({"images": [], "prompt": "<image>?"}, "one for each of the 0 images, got 1"),
-        ({"prompt": "<video>?"}, "no <video>, or one for each of the 0 videos, got 1"),
         ({"videos": ["a.mp4", "b.mp4"], "prompt": "<video>?"}, "of the 2 videos, got 1"),
         (
             {"images": ["1.png"] * 2, "videos": "a.mp4", "prompt": "<video> <image>?"},
@@ -189,8 +194,27 @@ def test_sampling_is_the_run_s_or_the_record_s(qwen_processor, shown):
     assert frames(VideoSampling(4.0, 8), max_frames=4) == 2
     assert frames(VideoSampling(4.0, 4), fps=2.0, max_frames=6) == 3
     request = Request("1", "?", videos=(str(shown / "film.png"),), fps=4.0, max_frames=8)
-    assert load_pictures(request, USUAL_SAMPLING).videos[0].seconds[1] == 0.5  # 0 2 3 5 6 8 9 11
-    assert len(load_pictures(request, USUAL_SAMPLING).videos[0].frames) == 8
+    (video,) = load_pictures(request, qwen_processor).videos
+    assert video.seconds[1] == 0.5  # 0 2 3 5 6 8 9 11
+    assert len(video.frames) == 8
+
+
+def test_the_folder_says_where_request_and_run_do_not(qwen_processor, shown):
+    """Of 12 pictures, 4 a second; every field falls back by itself."""
+
+    def seconds(folder, run=USUAL_SAMPLING, **own):
+        processor = replace(qwen_processor, sampling=VideoSampling(*folder))
+        (video,) = load_pictures(film(shown, "?", "film.png", **own), processor, run).videos
+        return list(video.seconds)
+
+    assert seconds((1.0, 768, 2)) == [0.0, 1.5, 2.75]  # 5.5 goes to the even one
+    assert len(seconds((1.0, 768, 4))) == 4
+    assert len(seconds((4.0, 5, 4))) == 5
+    assert len(seconds((4.0, 5, 4), VideoSampling(max_frames=9))) == 9
+    assert len(seconds((4.0, 5, 4), VideoSampling(fps=2.0))) == 5
+    assert len(seconds((1.0, 768, 2), VideoSampling(fps=2.0))) == 6
+    assert len(seconds((1.0, 768, 2), VideoSampling(fps=2.0), fps=4.0)) == 12
+    assert len(seconds((1.0, 768, 2), VideoSampling(fps=0.5, min_frames=1))) == 1
 
 
 def test_broken_video_drops_its_example_only(qwen_processor, processor, shown):
@@ -206,8 +230,18 @@ def test_broken_video_drops_its_example_only(qwen_processor, processor, shown):
         assert message in dropped.message
         assert "\n" not in dropped.message
         assert isinstance(prepare(film(shown, "?", "film.png")), PreparedExample)
-    dropped = PrepareExample(processor)(film(shown, "?", "film.png"))
-    assert "this model reads no video" in dropped.message
+
+
+def test_a_model_without_videos_opens_none(processor, shown, monkeypatch):
+    """The family's line comes before PyAV is asked for, and before what is wrong with the file."""
+    monkeypatch.setitem(sys.modules, "av", None)
+    for name in ("film.png", "broken.mp4", "none.mp4"):
+        dropped = PrepareExample(processor)(film(shown, "?", name))
+        assert dropped.message == (
+            "video: this model reads no video (--pair tiny_qwen3_vl does); "
+            "give its pictures as images"
+        )
+    assert isinstance(PrepareExample(processor)(example(shown / "cat.png")), PreparedExample)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +261,8 @@ def test_pictures_fitted_while_reading_are_those_of_full_size(
         Image.fromarray(picture).save(tmp_path / f"{k}.png")
     few = replace(qwen_processor, video=replace(qwen_processor.video, max_pixels=bound))
     example = film(tmp_path, "?", "", max_frames=n)
-    (whole,), (fitted,) = (
-        load_pictures(example, USUAL_SAMPLING, f).videos for f in (None, few.fit)
-    )
+    (fitted,) = load_pictures(example, few).videos
+    whole = load_video(tmp_path, max_frames=n)
     assert (whole.frames.shape[1:3], whole.full_size) == (size[::-1], None)
     assert fitted.full_size == size[::-1]
     assert fitted.frames.size < whole.frames.size / 2

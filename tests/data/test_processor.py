@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tiger_jax.data.processor import Processor
+from tiger_jax.data.processor import Processor, _family_of
+from tiger_jax.data.videos import VideoSampling
 from tiger_jax.errors import UserError
 from tiger_jax.models.image_geometry import count_image_tokens, count_tiles
 
@@ -106,6 +107,24 @@ def test_filler_rows_and_placeholders_are_never_drawn(processor):
     assert not drawable[[config.image_token_id, config.pad_token_id]].any()
     assert drawable[list(config.eos_token_ids)].all()
     assert processor.decode([config.text.vocab_size - 1]) == ""
+
+
+def test_each_configuration_has_its_processor(processor, qwen_processor):
+    assert _family_of(processor.config) is type(processor)
+    assert _family_of(qwen_processor.config) is type(qwen_processor)
+    with pytest.raises(TypeError, match="expected LlavaNextConfig or Qwen3VLConfig, got Vision"):
+        _family_of(processor.config.vision)
+
+
+def test_videos_are_of_the_other_family(processor, tiny_folder):
+    assert processor.video_sampling == VideoSampling(2.0, 768, 4)
+    processor.check_videos(0)
+    with pytest.raises(UserError, match="reads no video"):
+        processor.check_videos(1)
+    with pytest.raises(UserError, match=r"expected v5 for a model that reads no video, got 4\.57"):
+        Processor.from_folder(tiny_folder, video_prompt="4.57")
+    with pytest.raises(UserError, match=r"video_prompt: expected v5 or 4\.57, got 'v4'"):
+        Processor.from_folder(tiny_folder, video_prompt="v4")
 
 
 def test_folder_faults(tiny_folder, tmp_path):

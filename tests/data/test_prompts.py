@@ -9,7 +9,7 @@ from tests.qwen3_folder import TEMPLATE, write_qwen3_folder
 from tiger_jax.data.batches import make_prompt
 from tiger_jax.data.llava_next_processor import vicuna_prompt
 from tiger_jax.data.processor import Processor
-from tiger_jax.data.prompts import build_prompt
+from tiger_jax.data.prompts import build_prompt, check_length
 from tiger_jax.data.videos import Video
 from tiger_jax.errors import UserError
 
@@ -74,7 +74,7 @@ def test_literal_placeholder_says_where_the_image_goes(processor):
 
 
 def test_llava_reads_no_video(processor):
-    with pytest.raises(UserError, match="reads no video"):
+    with pytest.raises(UserError, match=r"video \(--pair tiny_qwen3_vl does\); give its"):
         build_prompt(processor, "Hi?", 0, 1)
     with pytest.raises(UserError, match="reads no video"):
         processor.visual(FILM)
@@ -92,6 +92,9 @@ def test_llava_reads_no_video(processor):
         ("First <image>.", 1, 1, f"{PLAYED}First {SHOWN}."),
         (f"Raw {SHOWN}?", 1, 0, f"Raw {SHOWN}?"),
         ("<image><video><image>", 2, 1, f"{SHOWN}{PLAYED}{SHOWN}"),
+        ("What is <video>?", 0, 0, "What is <video>?"),
+        ("<video>", 0, 0, "<video>"),
+        ("A <video> tag: <image>", 1, 0, f"A <video> tag: {SHOWN}"),
     ],
 )
 def test_qwen_prompt(qwen, question, n_images, n_videos, turn):
@@ -136,8 +139,14 @@ def test_count_mismatch_of_qwen(qwen, kind, text, n, numbers):
     text = text.format({"image": SHOWN, "video": PLAYED}[kind])
     with pytest.raises(UserError, match=numbers.format("", kind)):
         expand(qwen, text, **{f"n_{kind}s": n})
-    with pytest.raises(UserError, match=f"<{kind}> placeholder for each {kind}"):
-        expand(qwen, build_prompt(qwen, f"What is <{kind}>?"))
+
+
+def test_placeholders_without_their_pictures(qwen):
+    """One of an image always counts, one of a video only where a video is given."""
+    with pytest.raises(UserError, match="1 placeholders and 0 images"):
+        expand(qwen, build_prompt(qwen, "What is <image>?"))
+    with pytest.raises(UserError, match="2 placeholders and 1 videos"):
+        expand(qwen, build_prompt(qwen, "<video> is <video>?", 0, 1), 0, 1)
 
 
 def test_nothing_is_truncated(processor):
@@ -154,6 +163,22 @@ def test_nothing_of_qwen_is_truncated(qwen):
     expand(qwen, text, 1, 1, max_length=needed)
     with pytest.raises(UserError, match=rf"needs {needed} tokens \(72 of them for images\)"):
         expand(qwen, text, 1, 1, max_length=needed - 1)
+
+
+def test_what_makes_a_prompt_shorter():
+    check_length(9, 8, 9, n_videos=1)
+    with pytest.raises(UserError) as caught:
+        check_length(10, 8, 9)
+    assert str(caught.value) == (
+        "prompt: needs 10 tokens (8 of them for images), the limit is 9; nothing is cut: shorten "
+        "the text, or give fewer or smaller images"
+    )
+    message = (
+        r"8 of them for images and videos\).* or give fewer, smaller or shorter images and videos "
+        r"\(--fps, --max-frames\)$"
+    )
+    with pytest.raises(UserError, match=message):
+        check_length(10, 8, 9, n_videos=1)
 
 
 def test_default_limit_is_the_models_positions(processor):

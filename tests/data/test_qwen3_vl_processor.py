@@ -16,7 +16,7 @@ from PIL import Image
 from tests.qwen3_folder import IMAGE, QWEN3_TOKENIZER, VIDEO, write_qwen3_folder
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.qwen3_vl_processor import Qwen3VLProcessor
-from tiger_jax.data.videos import Video
+from tiger_jax.data.videos import Video, VideoSampling
 from tiger_jax.errors import UserError
 from tiger_jax.models.frame_geometry import smart_resize, video_size
 from tiger_jax.models.frames import PATCH_BUCKETS
@@ -334,6 +334,34 @@ def test_settings_inside_processor_config(folder, tmp_path):
     processor = Processor.from_folder(copy)
     assert processor.image.max_pixels == 16777216
     assert processor.video.max_pixels == 2
+
+
+def test_sampling_of_the_folder(folder, tmp_path, qwen_processor):
+    """Where it says nothing, what is published: 2 a second, 4 to 768 of them."""
+    assert Processor.from_folder(folder).video_sampling == VideoSampling(2.0, 768, 4)
+    assert qwen_processor.video_sampling == VideoSampling(2.0, 64, 4)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    rewrite(copy, "video_preprocessor_config", fps=1, max_frames=32)
+    assert Processor.from_folder(copy).video_sampling == VideoSampling(1.0, 32, 4)
+    rewrite(copy, "video_preprocessor_config", fps=None, min_frames=8)
+    assert Processor.from_folder(copy).video_sampling == VideoSampling(2.0, 32, 8)
+    for name, value, message in [
+        ("fps", 0, "fps: expected a number above 0, got 0"),
+        ("max_frames", 0, "max_frames: expected a whole number in 1.., got 0"),
+        ("min_frames", "few", "min_frames: expected a whole number in 1.., got 'few'"),
+    ]:
+        rewrite(copy, "video_preprocessor_config", **{"fps": 1, "max_frames": 9, name: value})
+        with pytest.raises(UserError, match=rf"video_preprocessor_config\.json: {message}"):
+            Processor.from_folder(copy)
+
+
+def test_video_prompt_of_the_folder(folder):
+    """4.57 has the marks around each frame only."""
+    five, four = (Processor.from_folder(folder, video_prompt=v) for v in ("v5", "4.57"))
+    assert five.prompt("What?", 0, 1) == QUESTION.format(MARKED)
+    assert four.prompt("What?", 0, 1) == QUESTION.format("<|video_pad|>")
+    with pytest.raises(UserError, match=r"video_prompt: expected v5 or 4\.57, got '5'"):
+        Processor.from_folder(folder, video_prompt="5")
 
 
 @pytest.mark.parametrize(

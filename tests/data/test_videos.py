@@ -1,13 +1,20 @@
 """Which pictures of a video are taken and when they are shown; animations and folders."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.published_source import from_source
-from tiger_jax.data.videos import Video, load_video, sample_indices
+from tiger_jax.data.videos import (
+    PUBLISHED_SAMPLING,
+    Video,
+    VideoSampling,
+    load_video,
+    sample_indices,
+)
 from tiger_jax.errors import UserError
 
 
@@ -85,10 +92,43 @@ def test_animation_without_durations_shows_ten_pictures_a_second(tmp_path):
     assert load_video(tmp_path / "film.gif").seconds[-1] == 1.9
 
 
+def test_pictures_of_an_animation_have_their_own_times(tmp_path):
+    """5 of .1 s, then 5 of 1 s. By the mean duration, the sixth would be at 2.75 s."""
+    pictures = [grey(k) for k in range(10)]
+    durations = [100] * 5 + [1000] * 5
+    path = tmp_path / "film.gif"
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations)
+    video = load_video(path)  # 11 would be 2 for each of 5.5 seconds
+    assert numbers(video) == list(range(10))
+    assert video.seconds == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.5, 2.5, 3.5, 4.5)
+    few = load_video(path, max_frames=3)
+    assert numbers(few) == [0, 4, 9]  # by number: 4.5 goes to the even one
+    assert few.seconds == (0.0, 0.4, 4.5)
+
+
+def test_fewest_pictures(tmp_path):
+    """12 pictures in 3 seconds at 1 a second: 3, or as many as are asked for at least."""
+    pictures = [grey(k) for k in range(12)]
+    path = tmp_path / "film.gif"
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=250)
+    assert len(load_video(path, fps=1.0).frames) == 4
+    assert len(load_video(path, fps=1.0, min_frames=1).frames) == 3
+    assert len(load_video(path, fps=1.0, min_frames=7).frames) == 7
+    assert len(load_video(path, fps=1.0, min_frames=7, max_frames=5).frames) == 5
+
+
+def test_each_field_of_a_sampling_falls_back_by_itself():
+    asked, run = VideoSampling(max_frames=5), VideoSampling(1.0, 9)
+    assert asked.over(run) == VideoSampling(1.0, 5, None)
+    assert asked.over(run).over(PUBLISHED_SAMPLING) == VideoSampling(1.0, 5, 4)
+    assert VideoSampling().over(PUBLISHED_SAMPLING) == VideoSampling(2.0, 768, 4)
+
+
 def test_folder_is_sampled_already_and_sorted_by_number(tmp_path):
     for k in range(12):
         grey(k).save(tmp_path / f"frame{k}.png")  # frame10 stands before frame2 as text
-    (tmp_path / "notes.txt").write_text("not a picture")
+    for stray in ("notes.txt", "data.h5", "page.PDF", "clip.mpg", "field.grib", "page.eps"):
+        (tmp_path / stray).write_text("not a picture")
     (tmp_path / ".hidden.png").write_bytes(b"")
     video = load_video(tmp_path, fps=4.0)
     assert numbers(video) == list(range(12))
@@ -107,6 +147,17 @@ def test_folders_that_fail(tmp_path):
         load_video(tmp_path)
     (tmp_path / "2.png").write_text("<html>")
     with pytest.raises(UserError, match=r"2\.png: expected an image"):
+        load_video(tmp_path)
+
+
+def test_folder_that_cannot_be_read(tmp_path, monkeypatch):
+    """By a patch, because the superuser may read any."""
+
+    def closed(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(UserError, match=r"cannot read this folder \(Permission denied\)$"):
         load_video(tmp_path)
 
 

@@ -12,18 +12,24 @@ from tiger_jax.routing import router as routing
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.sharding import rules
 from tiger_jax.sharding.mesh import AXES, make_mesh
-from tiger_jax.testing.tiny import lively_params, tiny_config
+from tiger_jax.testing.tiny import FAMILIES, lively_params, tiny_config
 
 OPTIONS = [
     Options(max_new_tokens=14 - row, seed=row, temperature=float(row % 2)) for row in range(8)
 ]
 """Greedy rows and drawn ones."""
+CASES = [
+    *[("llava_next", shape) for shape in [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)]],
+    ("qwen3_vl", (2, 2, 2)),
+]
 
 
-@pytest.fixture(scope="module")
-def parts():
-    """(verifier, its parameters, drafter, its parameters, eight prompts)."""
-    config, small = tiny_config(kv_heads=4), tiny_config(hidden=16)
+@pytest.fixture(scope="module", params=["llava_next"])
+def parts(request):
+    """(verifier, its parameters, drafter, its parameters, eight prompts). Both models of Qwen3-VL
+    have one table for words and logits; two of their prompts have a video."""
+    make, sizes = FAMILIES[request.param], {"tied": True} if request.param == "qwen3_vl" else {}
+    config, small = make(kv_heads=4, **sizes), make(hidden=16, **sizes)
     model, other = build_model(config), build_model(small)
     router = {"router": routing.init_router(jax.random.key(3), 16)}
     drafter = RoutedDrafter(other, 3, RouterConfig("tiger", 4))
@@ -36,9 +42,9 @@ def parts():
 
 def engine_on(parts, mesh):
     model, params, drafter, drafter_params, _ = parts
-    own = (*rules.LLAVA_NEXT_RULES, *rules.ROUTER_RULES)
+    own = (*model.rules, *rules.ROUTER_RULES)
     return Engine(
-        model, rules.place_params(params, rules.LLAVA_NEXT_RULES, mesh),
+        model, rules.place_params(params, model.rules, mesh),
         np.arange(model.config.text.vocab_size) < 95, str, drafter,
         rules.place_params(drafter_params, own, mesh), mesh,
     )  # fmt: skip
@@ -49,7 +55,7 @@ def alone(parts):
     return engine_on(parts, None).run(parts[4], OPTIONS).outputs
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)])
+@pytest.mark.parametrize(("parts", "shape"), CASES, indirect=["parts"])
 def test_a_mesh_changes_no_token(parts, alone, shape):
     engine = engine_on(parts, make_mesh(dict(zip(AXES, shape, strict=True))))
     outputs = engine.run(parts[4], OPTIONS).outputs

@@ -1,12 +1,15 @@
 """Pictures, several pictures and videos of Qwen3-VL through the engine: positions on three axes go
 on where the prompt's end, and nothing of a request stays for the next."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.decoding.conftest import accepted, emitted, limits_of, sampling_of
 from tests.decoding.test_routed import Wide
 from tests.pictured import framed_prompt, prompt_arrays
+from tiger_jax.decoding import speculative
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import Engine, Options
 from tiger_jax.decoding.programs import compiles
@@ -36,6 +39,85 @@ def test_deltas_are_the_worked_ones(everything):
     """A picture of 4 x 6 tokens takes 6 positions (-18), one of 3 x 2 three (-3), of 2 x 4 four
     (-4), of 2 x 5 five (-5); a frame of 2 x 3 three (-3 each), of 2 x 2 two (-2 each)."""
     assert everything.rope_deltas.tolist() == [0, -18, -7, -9, -9, -9]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A random drafter: another model, other weights."""
+    return tiny_model(1, "qwen3_vl", hidden=16, layers=2)
+
+
+@pytest.fixture(scope="module")
+def alone(verifier):
+    """A batch of one."""
+    prompt = framed_prompt(verifier.model.config, SHOWN["video and picture"])
+    return prompt_arrays(verifier.model.config, [prompt])
+
+
+@pytest.fixture(scope="module")
+def plain(verifier, everything, alone):
+    """Number of prompts -> (prompts, sampling, limits, plain decoding)."""
+    found = {}
+    for prompt in (everything, alone):
+        rows = len(prompt.lengths)
+        # All ids but the special ones; so few that a random drafter is right now and then.
+        limits = limits_of(rows, np.arange(24, 24 - rows, -1), stop_ids=(7,), undrawable=80)
+        sampling = sampling_of(rows)
+        found[rows] = prompt, sampling, limits, verifier.run(prompt, sampling, limits)
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize("draft_length", [1, 2, 5, 8])
+def test_random_drafter_changes_no_token(verifier, small, plain, batch, draft_length):
+    prompt, sampling, limits, want = plain[batch]
+    drafter = VLMDrafter(small[0], draft_length)
+    state = verifier.run(prompt, sampling, limits, GREEDY, drafter, small[1])
+    assert emitted(state) == emitted(want)
+    np.testing.assert_array_equal(state.finish, want.finish)
+    for row, tokens in enumerate(emitted(want)):
+        np.testing.assert_allclose(
+            state.logprobs[row, : len(tokens)], want.logprobs[row, : len(tokens)], atol=2e-5
+        )
+
+
+def test_confidence_shortens_drafts_and_changes_nothing(verifier, small, plain):
+    prompt, sampling, limits, want = plain[6]
+    drafted = []
+    for confidence in (0.0, 0.5):
+        drafter = VLMDrafter(small[0], 5, confidence)
+        state = verifier.run(prompt, sampling, limits, GREEDY, drafter, small[1])
+        assert emitted(state) == emitted(want)
+        drafted.append(int(np.asarray(state.drafted).sum()))
+    assert drafted[0] > drafted[1]
+
+
+def test_rejected_rows_are_never_read(verifier, small, plain):
+    """Rows behind the committed ones are overwritten with 1e9 between rounds."""
+    prompt, sampling, limits, want = plain[6]
+    drafter = VLMDrafter(small[0], 5)
+
+    def poison(cache, first):
+        column = jnp.arange(cache.capacity)[None]
+        behind = (column >= first[:, None])[:, None, :, None]
+        return jax.tree.map(lambda rows: jnp.where(behind, 1e9, rows), cache)
+
+    @jax.jit
+    def round_of(state):
+        # The drafter writes the row of the last committed token again.
+        dirty = state.replace(
+            cache=poison(state.cache, state.lengths),
+            drafter=poison(state.drafter, state.lengths - 1),
+        )
+        return speculative.decode_round(
+            verifier.model, drafter, verifier.params, small[1], dirty, sampling, limits, mode=GREEDY
+        )
+
+    state = verifier.start(prompt, sampling, limits, GREEDY, drafter, small[1])
+    for _ in range(24):
+        state = round_of(state)
+    assert emitted(state) == emitted(want)
+    assert not state.active.any()
 
 
 def test_the_verifier_as_its_own_drafter_is_always_right(verifier, everything):

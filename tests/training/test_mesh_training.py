@@ -3,7 +3,7 @@
 B: examples, M: prefixes, K: sampled blocks, g: draft length.
 """
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,6 @@ from tiger_jax.training.teacher_pass import TeacherSettings
 from tiger_jax.training.train_state import create_params, start_state
 
 ROUTER = RouterConfig("tiger", routed_tokens=3)
-RULES = (*rules.LLAVA_NEXT_RULES, *rules.ROUTER_RULES)
 SETTINGS = align_step.AlignSettings(samples=2, reward="expected_prefix")
 G, END = 3, (2,)
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)
@@ -35,27 +34,34 @@ EIGHT = (
     ((1, 0), (4,), (7,)), ((0,), (6,), (5,)), ((1,), (3,), (6,)), ((0,), (5,), (4,)),
 )  # fmt: skip
 SHAPES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)]
+CASES = [
+    *[("llava_next", name, shape) for name in ("distill", "align") for shape in SHAPES],
+    ("qwen3_vl", "distill", (2, 2, 2)),
+]
 
 
-@pytest.fixture(scope="module")
-def parts():
-    """(drafter with scanned layers, its parameters, batch, verifier, its parameters)."""
-    model, params = drafter_parts(hidden=16, layers=2)
+@pytest.fixture(scope="module", params=["llava_next"])
+def parts(request):
+    """(drafter with scanned layers, its parameters, batch, verifier, its parameters). The drafter
+    of Qwen3-VL has one table for words and logits, its batch has pictures and videos."""
+    sizes = {"tied": True} if request.param == "qwen3_vl" else {}
+    model, params = drafter_parts(hidden=16, layers=2, family=request.param, **sizes)
     batch = make_case(model.config, ROUTER, make_items(model.config, EIGHT, g=G)).batch
     scanned = BlockDrafter(type(model)(model.config, model.module.clone(remat=True)), ROUTER)
-    return scanned, jax.device_get(params), jax.device_get(batch), *tiny_model(0, layers=1)
+    verifier = tiny_model(0, request.param, layers=2 if sizes else 1)
+    return scanned, jax.device_get(params), jax.device_get(batch), *verifier
 
 
 def engine_on(parts, mesh):
     model, params = parts[3:]
-    placed = rules.place_params(params, rules.LLAVA_NEXT_RULES, mesh)
+    placed = rules.place_params(params, model.rules, mesh)
     drawable = np.arange(model.config.text.vocab_size) < 95
     return Engine(model, placed, drawable, str, mesh=mesh)
 
 
 def distillation(parts, mesh, verifier_mesh):
     loss = distill_step.make_distill_loss(parts[0], 0.3)
-    return train_step.make_train_step(loss, OPTIMIZER, rules=RULES)
+    return train_step.make_train_step(loss, OPTIMIZER, rules=parts[0].rules)
 
 
 def online_teacher(parts, mesh, verifier_mesh):
@@ -65,20 +71,21 @@ def online_teacher(parts, mesh, verifier_mesh):
 
 def alignment(parts, mesh, verifier_mesh):
     update = train_step.make_train_step(
-        align_step.make_grpo_loss(parts[0], SETTINGS, END), OPTIMIZER, rules=RULES
+        align_step.make_grpo_loss(parts[0], SETTINGS, END), OPTIMIZER, rules=parts[0].rules
     )
     return align_step.AlignmentStep(
         parts[0], SETTINGS, engine_on(parts, verifier_mesh), END,
-        rules.place_params(parts[1], RULES, mesh), update,
-        partial(rollout.gather_weights, rules=RULES, dtype=jnp.float32),
+        rules.place_params(parts[1], parts[0].rules, mesh), update,
+        partial(rollout.gather_weights, rules=parts[0].rules, dtype=jnp.float32),
     )  # fmt: skip
 
 
 def train(parts, make_step, mesh, verifier_mesh=None, micro=1):
     """(state, metrics) after a step on a mesh."""
+    own = parts[0].rules
     with jax.set_mesh(mesh):
-        params = rules.place_params(jax.tree.map(jnp.array, parts[1]), RULES, mesh)
-        state = start_state(params, OPTIMIZER, 0, mesh, RULES)
+        params = rules.place_params(jax.tree.map(jnp.array, parts[1]), own, mesh)
+        state = start_state(params, OPTIMIZER, 0, mesh, own)
         step = make_step(parts, mesh, verifier_mesh or mesh)
         state, metrics = step(state, [rules.place_batch(parts[2], mesh)] * micro)
         return state, jax.device_get(metrics)
@@ -89,12 +96,14 @@ STEPS = {"distill": distillation, "teacher": online_teacher, "align": alignment}
 
 @pytest.fixture(scope="module")
 def alone(parts, one_device):
-    """Numbers of one device, for each kind of step."""
-    found = {name: train(parts, make, one_device) for name, make in STEPS.items()}
-    return {
-        name: (traverse_util.flatten_dict(jax.device_get(state.params), sep="/"), metrics)
-        for name, (state, metrics) in found.items()
-    }
+    """Name of a step -> its numbers on one device."""
+
+    @cache
+    def numbers(name):
+        state, metrics = train(parts, STEPS[name], one_device)
+        return traverse_util.flatten_dict(jax.device_get(state.params), sep="/"), metrics
+
+    return numbers
 
 
 def mesh_of(shape):
@@ -111,12 +120,11 @@ def assert_same(state, metrics, expected):
         np.testing.assert_allclose(leaf, params[path], atol=1e-5, err_msg=path)
 
 
-@pytest.mark.parametrize("name", ["distill", "align"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("parts", "name", "shape"), CASES, indirect=["parts"])
 def test_a_mesh_changes_nothing_but_the_place(parts, alone, name, shape):
     mesh = mesh_of(shape)
     state, metrics = train(parts, STEPS[name], mesh)
-    assert_same(state, metrics, alone[name])
+    assert_same(state, metrics, alone(name))
     kernel = state.params["language_model"]["layers_1"]["mlp"]["down"]["kernel"]
     wanted = rules.spec_for(kernel.shape, ("mlp", "embed"), mesh)
     assert kernel.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, wanted), 2)
@@ -140,15 +148,15 @@ def test_the_verifier_may_have_its_own_mesh(parts, alone, monkeypatch, name, mod
     monkeypatch.setattr(module, program, watched)
     state, metrics = train(parts, STEPS[name], mesh_of((1, 8, 1)), mesh_of((1, 2, 4)))
     assert met == [((1, 2, 4), (1, 2, 4))]
-    assert_same(state, metrics, alone[name])
+    assert_same(state, metrics, alone(name))
 
 
 def test_gradients_are_split_like_their_parameters(parts):
     """Also where the loss alone would leave them whole on every device."""
-    mesh = mesh_of((1, 8, 1))
+    mesh, own = mesh_of((1, 8, 1)), parts[0].rules
     with jax.set_mesh(mesh):
-        params = rules.place_params(jax.tree.map(jnp.array, parts[1]), RULES, mesh)
-        state = start_state(params, OPTIMIZER, 0, mesh, RULES)
+        params = rules.place_params(jax.tree.map(jnp.array, parts[1]), own, mesh)
+        state = start_state(params, OPTIMIZER, 0, mesh, own)
         update = distillation(parts, mesh, mesh)
         sums = update.start(state, rules.place_batch(parts[2], mesh))
     same = jax.tree.map(
@@ -160,8 +168,8 @@ def test_gradients_are_split_like_their_parameters(parts):
 def test_gathered_weights_are_whole_over_fsdp(parts):
     mesh = mesh_of((1, 4, 2))
     with jax.set_mesh(mesh):
-        params = rules.place_params(parts[1], RULES, mesh)
-        gathered = rollout.gather_weights(params, RULES, jnp.bfloat16)
+        params = rules.place_params(parts[1], parts[0].rules, mesh)
+        gathered = rollout.gather_weights(params, parts[0].rules, jnp.bfloat16)
     up = gathered["language_model"]["layers_0"]["mlp"]["up"]["kernel"]
     assert up.dtype == jnp.bfloat16
     assert up.addressable_shards[0].data.shape == (up.shape[0], up.shape[1] // 2)
@@ -176,9 +184,10 @@ def test_frozen_weights_are_rounded_as_gathered_ones(parts, one_device):
         del key
         return jax.tree.map(jnp.asarray, parts[1])
 
-    frozen = create_params(init, 0, one_device, RULES, jnp.bfloat16)
+    own = parts[0].rules
+    frozen = create_params(init, 0, one_device, own, jnp.bfloat16)
     with jax.set_mesh(one_device):
-        gathered = rollout.gather_weights(parts[1], RULES, jnp.bfloat16)
+        gathered = rollout.gather_weights(parts[1], own, jnp.bfloat16)
     for path, leaf in traverse_util.flatten_dict(gathered, sep="/").items():
         other = traverse_util.flatten_dict(frozen, sep="/")[path]
         assert other.dtype == leaf.dtype, path

@@ -3,10 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
+from tests.pictured import framed_prompt
+from tiger_jax.data.processor import Processor
+from tiger_jax.data.scene_drawing import CELL
+from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.models.interface import build_model
+from tiger_jax.models.qwen3_vision import group_squares
 from tiger_jax.sharding.rules import logical_axes
-from tiger_jax.testing.tiny import tiny_config
+from tiger_jax.testing.tiny import tiny_config, tiny_qwen3_vl_config
 from tiger_jax.training import tower_step, train_state, train_step
 from tiger_jax.training.optimizer import OptimizerSettings, make_optimizer
 
@@ -40,14 +46,15 @@ def test_cell_sums_by_hand():
 
 def test_a_tower_learns_cells_and_only_the_tower_is_trained(one_device):
     model = build_model(tiny_config())
+    rules = (*model.tower_rules, *tower_step.HEAD_RULES)
     optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-2, steps=100))
     state = train_state.create_state(
         lambda key: tower_step.init_tower_params(
             model, key, {"content": 3, "color": 2, "place": 4}
-        ), optimizer, 0, one_device, tower_step.TOWER_RULES,
+        ), optimizer, 0, one_device, rules,
     )  # fmt: skip
     assert set(state.params) == {"vision_tower", "heads"}
-    assert logical_axes(state.params, tower_step.TOWER_RULES)
+    assert logical_axes(state.params, rules)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, (8, 4)).astype(np.int32)
     looks = rng.normal(size=(3, 14, 14, 3))
@@ -66,5 +73,50 @@ def test_a_tower_learns_cells_and_only_the_tower_is_trained(one_device):
     right, filled = map(float, metrics["content_accuracy"])
     assert right == filled
     assert jax.tree.structure(state.params["vision_tower"]) == jax.tree.structure(
+        model.abstract_params()["vision_tower"]
+    )
+
+
+def test_rows_of_qwen3_vl_lie_in_the_cells_that_are_taught(tmp_path):
+    """A row is a square of 2 x 2 patches, so 8 x 8 rows and not 16 x 16 patches are what a picture
+    of 112 x 112 pixels is cut into; each of its 16 cells is changed by itself."""
+    processor = Processor.from_folder(write_tiny_folder(tmp_path, pair="tiny_qwen3_vl"))
+    vision = processor.config.vision
+    page = np.full((4 * CELL, 4 * CELL, 3), 255, np.uint8)
+
+    def rows_of(picture):
+        frames = processor.base_tile(picture)
+        assert frames.counts.tolist() == [256]
+        return np.asarray(group_squares(jnp.asarray(frames.patches), vision))[0]
+
+    empty, places = rows_of(page), tower_step.cell_of_rows(64, 4)
+    for cell in range(16):
+        marked, (row, col) = page.copy(), divmod(cell, 4)
+        marked[row * CELL : row * CELL + CELL, col * CELL : col * CELL + CELL] = 0
+        changed = (rows_of(marked) != empty).any(axis=1)
+        assert np.flatnonzero(changed).tolist() == np.flatnonzero(places == cell).tolist()
+        assert changed.sum() == 4
+        features = tower_step.cell_features(jnp.asarray(changed[None, :, None], jnp.float32), 4)
+        assert np.flatnonzero(features).tolist() == [cell]
+
+
+def test_a_tower_of_frames_has_gradients_in_all_its_weights(one_device):
+    """Three pictures of 4 x 4 rows; mergers and decoder have no part in it."""
+    config = tiny_qwen3_vl_config()
+    model = build_model(config)
+    rules = (*model.tower_rules, *tower_step.HEAD_RULES)
+    classes = {"content": 3, "color": 2, "place": 4}
+    params = tower_step.init_tower_params(model, jax.random.key(0), classes)
+    assert set(params) == {"vision_tower", "heads"}
+    assert logical_axes(params, rules)
+    labels = np.random.default_rng(0).integers(0, 2, (3, 4)).astype(np.int32)
+    frames = jax.tree.map(jnp.asarray, framed_prompt(config, [(4, 4)] * 3).tiles)
+    batch = tower_step.CellBatch(frames, jnp.asarray(labels), jnp.asarray(labels))
+    loss = tower_step.make_tower_loss(model, 2)
+    gradients = jax.jit(jax.grad(lambda p: loss(p, batch, jax.random.key(0)).loss))(params)
+    for path, leaf in traverse_util.flatten_dict(gradients["vision_tower"], sep="/").items():
+        assert np.isfinite(leaf).all(), path
+        assert np.abs(leaf).max() > 0, path
+    assert jax.tree.structure(gradients["vision_tower"]) == jax.tree.structure(
         model.abstract_params()["vision_tower"]
     )

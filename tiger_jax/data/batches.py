@@ -130,7 +130,7 @@ def make_prompt(
         parts += shown or [_text(tokens)]
     needed = sum(len(part.tokens) for part in parts)
     pictured = sum(int((part.frames >= 0).sum()) for part in parts)
-    check_length(needed, pictured, max_length or config.text.max_positions)
+    check_length(needed, pictured, max_length or config.text.max_positions, len(videos))
     return _join(processor, parts)
 
 

@@ -127,7 +127,7 @@ class AskQuestions:
         else:
             name, source = record.id, record.source
             try:
-                pictures = load_pictures(record, self.video, self.processor.fit)
+                pictures = load_pictures(record, self.processor, self.video)
                 if self.reference and record.response is None:
                     raise UserError("response: expected a text to learn, got none")
                 example = self._example([record.prompt], [record.response], pictures)

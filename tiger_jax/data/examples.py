@@ -5,6 +5,7 @@
 
 All but `prompt` and the pictures may be absent. Paths are relative to the file. A prompt without
 "<image>" or "<video>" gets its pictures in front; one with them says where each of them goes.
+Without videos "<video>" is text.
 """
 
 import os
@@ -24,15 +25,13 @@ from tiger_jax.data.json_lines import (
     RecordError,
     check_fields,
     identifier,
-    number,
     read_json_lines,
     text,
     texts,
 )
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import IMAGE_TOKEN, VIDEO_TOKEN, build_prompt
-from tiger_jax.data.video_files import Fit
-from tiger_jax.data.videos import MAX_FRAMES, Video, load_video
+from tiger_jax.data.videos import SAMPLING_CHECKS, Video, VideoSampling, load_video
 from tiger_jax.errors import UserError
 
 
@@ -56,15 +55,8 @@ def shown_in(record: Shown) -> Pictures:
     return Pictures(videos=[picture]) if isinstance(picture, Video) else Pictures([picture])
 
 
-class VideoSampling(NamedTuple):
-    """Which pictures of a video are read."""
-
-    fps: float = 2.0
-    """Of them on a second."""
-    max_frames: int = MAX_FRAMES
-
-
 USUAL_SAMPLING = VideoSampling()
+"""As the model's folder says."""
 
 
 @runtime_checkable
@@ -121,20 +113,23 @@ def read_examples(path: str | os.PathLike) -> list[Example | RecordError]:
     return list(read_json_lines(path, "examples", partial(_example, path=Path(path))))
 
 
-def load_pictures(record: Pictured, video: VideoSampling, fit: Fit | None = None) -> Pictures:
-    """The pictures as upright RGB, and the videos sampled as the record or else `video` says.
+def load_pictures(
+    record: Pictured, processor: Processor, video: VideoSampling = USUAL_SAMPLING
+) -> Pictures:
+    """The pictures as upright RGB, and the videos sampled and fitted for the processor's model.
 
     Args:
-        fit: as for `load_video`.
+        video: how they are sampled where the record does not say; else as the model's folder says.
 
     Raises:
-        UserError: the first that cannot be used.
+        UserError: the first that cannot be used, or a video for a model that reads none.
     """
-    fps = video.fps if record.fps is None else record.fps
-    most = video.max_frames if record.max_frames is None else record.max_frames
+    processor.check_videos(len(record.videos))
+    own = VideoSampling(record.fps, record.max_frames)
+    sampling = own.over(video).over(processor.video_sampling)
     return Pictures(
         [load_image(path) for path in record.images],
-        [load_video(path, fps, most, fit) for path in record.videos],
+        [load_video(path, **sampling._asdict(), fit=processor.fit) for path in record.videos],
     )
 
 
@@ -154,7 +149,7 @@ class PrepareExample:
     def __call__(self, example: Example) -> PreparedExample | DroppedExample:
         processor = self.processor
         try:
-            images, videos = load_pictures(example, self.video, processor.fit)
+            images, videos = load_pictures(example, processor, self.video)
             rendered = build_prompt(processor, example.prompt, len(images), len(videos))
             prompt = make_prompt(
                 processor, processor.config, rendered, images, self.max_length, videos
@@ -174,7 +169,8 @@ def _example(fields: dict, default_id: str, path: Path) -> Example:
     for name, mark in (("images", IMAGE_TOKEN), ("videos", VIDEO_TOKEN)):
         paths = values.get(name, ())
         placed = values["prompt"].count(mark)
-        if placed not in (0, len(paths)):
+        is_text = name == "videos" and not paths
+        if placed not in (0, len(paths)) and not is_text:
             raise ValueError(
                 f"prompt: expected no {mark}, or one for each of the {len(paths)} {name}, "
                 f"got {placed}"
@@ -204,6 +200,6 @@ _CHECKS = {
     "prompt": _unicode_text,
     "response": _unicode_text,
     "source": text,
-    "fps": number(whole=False, low=0),
-    "max_frames": number(whole=True, low=1),
+    "fps": SAMPLING_CHECKS["fps"],
+    "max_frames": SAMPLING_CHECKS["max_frames"],
 }

@@ -49,9 +49,14 @@ class LlavaNextProcessor(Processor):
 
     @classmethod
     def read(
-        cls, folder: Path, config: LlavaNextConfig, tokenizer: Any, template: str | None
-    ) -> "LlavaNextProcessor":
+        cls, folder: Path, config: LlavaNextConfig, tokenizer: Any, template: str | None,
+        video_prompt: str = "v5",
+    ) -> "LlavaNextProcessor":  # fmt: skip
         """Raises UserError if the folder's tile size is not the model's."""
+        if video_prompt != "v5":
+            raise UserError(
+                f"video_prompt: expected v5 for a model that reads no video, got {video_prompt}"
+            )
         return cls(config, tokenizer, template, _load_image_processor(folder, config))
 
     def encode(self, text: str) -> list[int]:
@@ -64,8 +69,7 @@ class LlavaNextProcessor(Processor):
         return self.encode_piece(f" {answer}{self.tokenizer.eos_token}")
 
     def prompt(self, question: str, n_images: int = 0, n_videos: int = 0) -> str:
-        if n_videos:
-            raise _no_video()
+        self.check_videos(n_videos)
         if self.chat_template is None:
             return vicuna_prompt(question, n_images)
         placed = self.image_token in question
@@ -92,6 +96,10 @@ class LlavaNextProcessor(Processor):
 
     def fit(self, picture: UInt8[np.ndarray, "H W 3"], n: int) -> UInt8[np.ndarray, "h w 3"]:
         raise _no_video()
+
+    def check_videos(self, count: int) -> None:
+        if count:
+            raise _no_video()
 
     def base_tile(self, picture: Image.Image | np.ndarray) -> Float32[np.ndarray, "1 H W 3"]:
         size = self.config.vision.image_size
@@ -157,4 +165,6 @@ def _load_image_processor(folder: Path, config: LlavaNextConfig):
 
 
 def _no_video() -> UserError:
-    return UserError("video: this model reads no video; give its pictures as images")
+    return UserError(
+        "video: this model reads no video (--pair tiny_qwen3_vl does); give its pictures as images"
+    )

@@ -14,11 +14,20 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32, UInt8
 from PIL import Image
 
-from tiger_jax.data.videos import Video
+from tiger_jax.data.videos import PUBLISHED_SAMPLING, Video, VideoSampling
 from tiger_jax.data.visual import Visual
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig, ModelConfig, read_config, read_json
+from tiger_jax.models.config import (
+    LlavaNextConfig,
+    ModelConfig,
+    Qwen3VLConfig,
+    read_config,
+    read_json,
+)
 from tiger_jax.models.frames import Tiles
+
+VIDEO_PROMPTS = ("v5", "4.57")
+"""How a video stands in a prompt: as transformers 5 or 4.57 writes it."""
 
 
 @dataclass(frozen=True)
@@ -30,23 +39,27 @@ class Processor:
     chat_template: str | None
 
     @staticmethod
-    def from_folder(folder: str | Path, config: ModelConfig | None = None) -> "Processor":
+    def from_folder(
+        folder: str | Path, config: ModelConfig | None = None, video_prompt: str = "v5"
+    ) -> "Processor":
         """The processor of a Hugging Face folder's family: tokenizer, settings, chat template.
 
-        Raises:
-            UserError: a file is missing or unreadable, or does not fit the model.
-        """
-        # Here, not above: the families' files need this class.
-        from tiger_jax.data.llava_next_processor import LlavaNextProcessor
-        from tiger_jax.data.qwen3_vl_processor import Qwen3VLProcessor
+        Args:
+            video_prompt: one of VIDEO_PROMPTS; only "v5" for a model that reads no video.
 
+        Raises:
+            UserError: a file is missing or unreadable, or does not fit the model, or an unknown
+                `video_prompt`.
+        """
+        if video_prompt not in VIDEO_PROMPTS:
+            expected = " or ".join(VIDEO_PROMPTS)
+            raise UserError(f"video_prompt: expected {expected}, got {video_prompt!r}")
         folder = Path(folder)
         config = config or read_config(folder)
-        llava = isinstance(config, LlavaNextConfig)
-        family = LlavaNextProcessor if llava else Qwen3VLProcessor
+        family = _family_of(config)
         tokenizer = _load_tokenizer(folder)
         template = _template_of_json(folder) or tokenizer.chat_template
-        return family.read(folder, config, tokenizer, template)
+        return family.read(folder, config, tokenizer, template, video_prompt)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, with what the tokenizer itself puts in front."""
@@ -74,7 +87,8 @@ class Processor:
         """The prompt in the folder's chat template, or in the family's own where it has none.
 
         A question that holds "<image>" or "<video>" itself says where they go: no placeholder of
-        that kind is added. Without, images come first, then videos, then the text.
+        that kind is added. Without, images come first, then videos, then the text. Where no video
+        is given, "<video>" is text.
 
         Raises:
             UserError: videos for a model that reads none, or a template that fails.
@@ -100,6 +114,14 @@ class Processor:
             UserError: as `visual`.
         """
         raise NotImplementedError
+
+    def check_videos(self, count: int) -> None:
+        """Raises UserError if there are any and the model reads none: before one is opened."""
+
+    @property
+    def video_sampling(self) -> VideoSampling:
+        """How videos are sampled, in numbers, where neither request nor run says."""
+        return PUBLISHED_SAMPLING
 
     def base_tile(self, picture: Image.Image | np.ndarray) -> Tiles:
         """The one tile of a picture that is small enough to be one."""
@@ -152,6 +174,19 @@ class Processor:
             )
         except Exception as error:  # jinja's own kinds, or whatever the template's code does
             raise UserError(f"chat template: cannot be rendered ({one_line(error)})") from error
+
+
+def _family_of(config: object) -> type[Processor]:
+    """The processor class for a configuration's. Raises TypeError for one that has none."""
+    # Here, not above: the families' files need this one.
+    from tiger_jax.data.llava_next_processor import LlavaNextProcessor
+    from tiger_jax.data.qwen3_vl_processor import Qwen3VLProcessor
+
+    families = {LlavaNextConfig: LlavaNextProcessor, Qwen3VLConfig: Qwen3VLProcessor}
+    if type(config) not in families:
+        known = " or ".join(kind.__name__ for kind in families)
+        raise TypeError(f"config: expected {known}, got {type(config).__name__}")
+    return families[type(config)]
 
 
 def rgb_pixels(picture: Image.Image | np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ def build_prompt(processor: Processor, question: str, n_images: int = 0, n_video
     """The prompt in the folder's chat template, or in the family's own where the folder has none.
 
     A question that holds "<image>" or "<video>" itself says where its images or videos go: no
-    placeholder of that kind is added, and each one counts.
+    placeholder of that kind is added, and each one counts. Without videos "<video>" is text.
     """
     return processor.prompt(question, n_images, n_videos)
 
@@ -32,10 +32,19 @@ def check_placeholders(
     )
 
 
-def check_length(needed: int, image_tokens: int, limit: int) -> None:
-    """UserError if the prompt does not fit: nothing is ever cut, least of all image tokens."""
-    if needed > limit:
-        raise UserError(
-            f"prompt: needs {needed} tokens ({image_tokens} of them for images), the limit is "
-            f"{limit}; nothing is cut: shorten the text, or give fewer or smaller images"
-        )
+def check_length(needed: int, pictured: int, limit: int, n_videos: int = 0) -> None:
+    """UserError if the prompt does not fit: nothing is ever cut, least of all visual tokens.
+
+    Args:
+        pictured: tokens of images and videos among the `needed` ones.
+    """
+    if needed <= limit:
+        return
+    kinds, less = "images", "fewer or smaller images"
+    if n_videos:
+        kinds = "images and videos"
+        less = "fewer, smaller or shorter images and videos (--fps, --max-frames)"
+    raise UserError(
+        f"prompt: needs {needed} tokens ({pictured} of them for {kinds}), the limit is "
+        f"{limit}; nothing is cut: shorten the text, or give {less}"
+    )

@@ -15,7 +15,7 @@ from jaxtyping import Float32, Int, Int32, UInt8
 from PIL import Image
 
 from tiger_jax.data.processor import Processor, find_settings, image_settings, rgb_pixels
-from tiger_jax.data.videos import Video
+from tiger_jax.data.videos import PUBLISHED_SAMPLING, SAMPLING_CHECKS, Video, VideoSampling
 from tiger_jax.data.visual import Visual
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import Qwen3VisionConfig, Qwen3VLConfig
@@ -65,6 +65,8 @@ class Qwen3VLProcessor(Processor):
 
     image: PixelSettings
     video: PixelSettings
+    sampling: VideoSampling = PUBLISHED_SAMPLING
+    """The folder's own."""
     video_prompt: Literal["v5", "4.57"] = "v5"
     """transformers 5 leaves the template's vision marks around the whole video; 4.57 has them
     around each frame only. Text that ends in a sign right before a video is cut into other tokens
@@ -72,14 +74,16 @@ class Qwen3VLProcessor(Processor):
 
     @classmethod
     def read(
-        cls, folder: Path, config: Qwen3VLConfig, tokenizer: Any, template: str | None
-    ) -> "Qwen3VLProcessor":
+        cls, folder: Path, config: Qwen3VLConfig, tokenizer: Any, template: str | None,
+        video_prompt: Literal["v5", "4.57"] = "v5",
+    ) -> "Qwen3VLProcessor":  # fmt: skip
         """Raises UserError if the folder's settings are incomplete or not the model's."""
         path, raw = image_settings(folder)
         image = _pixel_settings(path, _with_bounds(raw), config.vision)
         names = ["video_preprocessor_config.json"]
         found = next(find_settings(folder, "video_processor", names), None)
-        video = _pixel_settings(*(found or (path, _as_video(raw))), config.vision)
+        found = found or (path, _as_video(raw))
+        video, sampling = _pixel_settings(*found, config.vision), _sampling(*found)
         ids = (config.image_token_id, config.video_token_id,
                config.vision_start_token_id, config.vision_end_token_id)  # fmt: skip
         if max(ids) >= len(tokenizer):
@@ -87,7 +91,7 @@ class Qwen3VLProcessor(Processor):
                 f"{folder}: expected the vision tokens {sorted(ids)} of config.json in the "
                 f"tokenizer, got {len(tokenizer)} tokens"
             )
-        return cls(config, tokenizer, template, image, video)
+        return cls(config, tokenizer, template, image, video, sampling, video_prompt)
 
     def encode_answer(self, answer: str) -> list[int]:
         return self.encode_piece(f"{answer}{self.tokenizer.eos_token}")
@@ -127,6 +131,10 @@ class Qwen3VLProcessor(Processor):
     def fit(self, picture: UInt8[np.ndarray, "H W 3"], n: int) -> UInt8[np.ndarray, "h w 3"]:
         return self.video.resized(picture, *self._video_size(n, *picture.shape[:2]))
 
+    @property
+    def video_sampling(self) -> VideoSampling:
+        return self.sampling
+
     def base_tile(self, picture: Image.Image | np.ndarray) -> Frames:
         return self._frame_of(picture)[0]
 
@@ -157,9 +165,10 @@ class Qwen3VLProcessor(Processor):
 
     def _content(self, question: str, n_images: int, n_videos: int) -> list[dict]:
         """The parts of the user's turn: pictures that the question does not place come first."""
-        parts = [part for part in re.split("(<image>|<video>)", question) if part]
+        placed = {mark: kind for mark, kind in _PLACED.items() if kind == "image" or n_videos}
+        parts = [part for part in re.split(f"({'|'.join(placed)})", question) if part]
         content = [
-            {"type": _PLACED[part]} if part in _PLACED else {"type": "text", "text": part}
+            {"type": placed[part]} if part in placed else {"type": "text", "text": part}
             for part in parts
         ]
         front = []
@@ -306,6 +315,16 @@ def _pixel_settings(path: Path, raw: dict, vision: Qwen3VisionConfig) -> PixelSe
             f"{path}: expected size with shortest_edge and longest_edge, image_mean and "
             f"image_std, found no {error}"
         ) from None
+
+
+def _sampling(path: Path, raw: dict) -> VideoSampling:
+    """The folder's sampling of videos, with the published numbers where it says nothing."""
+    given = {name: raw[name] for name in SAMPLING_CHECKS if raw.get(name) is not None}
+    try:
+        own = {name: SAMPLING_CHECKS[name](name, value) for name, value in given.items()}
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    return VideoSampling(**own).over(PUBLISHED_SAMPLING)
 
 
 def _with_bounds(raw: dict) -> dict:

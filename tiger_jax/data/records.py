@@ -14,6 +14,7 @@ from tiger_jax.data.json_lines import (
     text,
     texts,
 )
+from tiger_jax.data.videos import SAMPLING_CHECKS
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ _CHECKS = {
     "top_k": number(whole=True, low=0),
     "seed": number(whole=True, low=0, high=2**32 - 1),
     "stop": texts,
-    "fps": number(whole=False, low=0),
-    "max_frames": number(whole=True, low=1),
+    "fps": SAMPLING_CHECKS["fps"],
+    "max_frames": SAMPLING_CHECKS["max_frames"],
 }
 
 

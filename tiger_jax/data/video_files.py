@@ -18,6 +18,8 @@ from tiger_jax.errors import UserError
 
 Fit = Callable[[UInt8[np.ndarray, "H W 3"], int], UInt8[np.ndarray, "h w 3"]]
 """(picture, n) -> the picture in the size that a model takes of a video of n pictures."""
+Choose = Callable[[int, float], Int[np.ndarray, " n"]]
+"""(number of pictures, pictures a second) -> numbers of those to read, rising."""
 _UNKNOWN_FPS = 24.0
 _LEAST_JUMP = 16
 """Pictures that are decoded rather than jumped over: a jump empties the decoder."""
@@ -71,13 +73,8 @@ class Contents:
         )  # fmt: skip
 
 
-def read_file(
-    path: Path, choose: Callable[[int, float], Int[np.ndarray, " n"]], fit: Fit | None
-) -> tuple[Shelf, list[float]]:
+def read_file(path: Path, choose: Choose, fit: Fit | None) -> tuple[Shelf, list[float]]:
     """The chosen pictures of a file, and when each of them is shown.
-
-    Args:
-        choose: (number of pictures, pictures a second) -> numbers of those to read, rising.
 
     Raises:
         UserError: not a video, damaged, no pictures, or PyAV is not installed.

@@ -9,17 +9,61 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from tiger_jax.data.images import check_file, load_image, to_rgb
-from tiger_jax.data.video_files import Fit, Shelf, read_file
+from tiger_jax.data.json_lines import Check, number
+from tiger_jax.data.video_files import Choose, Fit, Shelf, read_file
 from tiger_jax.errors import UserError
 
-MIN_FRAMES, MAX_FRAMES = 4, 768
+FPS, MIN_FRAMES, MAX_FRAMES = 2.0, 4, 768
+"""What Qwen3-VL's folders have where they say nothing."""
 _UNKNOWN_DURATION = 100  # ms of an animation's picture that names none, as browsers show it
+_NO_PICTURES = ("EPS", "MPEG")  # which Pillow knows, and opens with other programs or not at all
+
+
+class VideoSampling(NamedTuple):
+    """Which pictures of a video are read; None leaves it to who is asked next: a request asks the
+    run, and that the model's folder."""
+
+    fps: float | None = None
+    """Pictures of a second."""
+    max_frames: int | None = None
+    """Most of a video."""
+    min_frames: int | None = None
+    """Fewest of a video that has as many."""
+
+    def over(self, other: "VideoSampling") -> "VideoSampling":
+        """This one, and the other where it says nothing."""
+        pairs = zip(self, other, strict=True)
+        return VideoSampling(*(theirs if own is None else own for own, theirs in pairs))
+
+
+PUBLISHED_SAMPLING = VideoSampling(FPS, MAX_FRAMES, MIN_FRAMES)
+
+
+def check_rate(name: str, value: Any) -> float:
+    """A finite number above zero, as a check of a record's field."""
+    what = f"{name}: expected a number above 0, got {value!r}"
+    try:
+        value = number(whole=False, low=0)(name, value)
+    except ValueError:
+        raise ValueError(what) from None
+    if not value:
+        raise ValueError(what)
+    return value
+
+
+SAMPLING_CHECKS: dict[str, Check] = {
+    "fps": check_rate,
+    "max_frames": number(whole=True, low=1),
+    "min_frames": number(whole=True, low=1),
+}
+"""Those of a file's fields; a record has no min_frames."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +88,7 @@ class Video:
 
 
 def sample_indices(
-    total: int, source_fps: float, fps: float = 2.0, max_frames: int = MAX_FRAMES,
+    total: int, source_fps: float, fps: float = FPS, max_frames: int = MAX_FRAMES,
     min_frames: int = MIN_FRAMES,
 ) -> Int[np.ndarray, " n"]:  # fmt: skip
     """Which of `total` pictures to take so that `fps` of them fall on a second; models.md 5.7.
@@ -63,13 +107,15 @@ def sample_indices(
 
 
 def load_video(
-    path: str | os.PathLike, fps: float = 2.0, max_frames: int = MAX_FRAMES, fit: Fit | None = None
-) -> Video:
+    path: str | os.PathLike, fps: float = FPS, max_frames: int = MAX_FRAMES,
+    min_frames: int = MIN_FRAMES, fit: Fit | None = None,
+) -> Video:  # fmt: skip
     """Pictures of the video at `path`, `fps` for each second of it.
 
     - A video file is read by PyAV. A picture's time is its number over the average rate (24, with
       a warning, where the file names none).
-    - An animated GIF, WebP or PNG is read by Pillow; its rate is that of its mean duration.
+    - An animated GIF, WebP or PNG is read by Pillow; it is sampled by number, at the rate of
+      its mean duration, and each picture has its own time.
     - A folder's pictures, in natural order of their names (2.jpg before 10.jpg), count as sampled
       at `fps` already: one every 1 / fps seconds. Only more than `max_frames` are thinned out.
 
@@ -91,13 +137,14 @@ def load_video(
         is_folder = False  # check_file says why
     if is_folder:
         return _load_folder(path, fps, max_frames, fit)
+    choose = partial(sample_indices, fps=fps, max_frames=max_frames, min_frames=min_frames)
     check_file(path, "a video file or a folder of pictures")
     if not path.stat().st_size:
         raise UserError(f"{path}: expected a video, got an empty file")
     try:
         with Image.open(path) as image:
             if image.format != "MPEG":  # which Pillow names but cannot read
-                return _load_animation(image, fps, max_frames, fit)
+                return _load_animation(image, choose, fit)
     except UnidentifiedImageError:
         pass
     except UserError as error:
@@ -106,7 +153,7 @@ def load_video(
         raise UserError(f"{path}: pictures too large ({error})") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise UserError(f"{path}: damaged animation ({error})") from None
-    shelf, seconds = read_file(path, partial(sample_indices, fps=fps, max_frames=max_frames), fit)
+    shelf, seconds = read_file(path, choose, fit)
     return _video(shelf, seconds)
 
 
@@ -116,9 +163,12 @@ def _video(shelf: Shelf, seconds: Sequence[float]) -> Video:
 
 
 def _load_folder(folder: Path, fps: float, max_frames: int, fit: Fit | None) -> Video:
-    known = Image.registered_extensions()
-    names = [path for path in folder.iterdir()
-             if path.suffix.lower() in known and not path.name.startswith(".")]  # fmt: skip
+    known = _picture_endings()
+    try:
+        names = [path for path in folder.iterdir()
+                 if path.suffix.lower() in known and not path.name.startswith(".")]  # fmt: skip
+    except OSError as error:
+        raise UserError(f"{folder}: cannot read this folder ({error.strerror})") from None
     if not names:
         raise UserError(f"{folder}: expected a folder of pictures, found none in it")
     names = sorted(names, key=_natural)
@@ -134,22 +184,35 @@ def _load_folder(folder: Path, fps: float, max_frames: int, fit: Fit | None) -> 
     return _video(shelf, (taken / fps).tolist())
 
 
-def _load_animation(image: Image.Image, fps: float, max_frames: int, fit: Fit | None) -> Video:
+def _picture_endings() -> set[str]:
+    """Endings of the files that Pillow reads by itself; it names others that it only writes, or
+    reads with a program that is not part of it."""
+    endings = Image.registered_extensions()  # fills Image.OPEN too
+    return {
+        ending for ending, kind in endings.items()
+        if kind in Image.OPEN and kind not in _NO_PICTURES and not _is_stub(Image.OPEN[kind][0])
+    }  # fmt: skip
+
+
+def _is_stub(reader: object) -> bool:
+    return isinstance(reader, type) and issubclass(reader, ImageFile.StubImageFile)
+
+
+def _load_animation(image: Image.Image, choose: Choose, fit: Fit | None) -> Video:
     total = getattr(image, "n_frames", 1)
     if total == 1:
         raise UserError("expected a video, got a still picture; give it as an image")
-    length = 0.0
+    ends = [0.0]
     for k in range(total):
         image.seek(k)
         image.load()  # WebP knows a picture's duration only then
-        length += image.info.get("duration") or _UNKNOWN_DURATION
-    rate = 1000 * total / length
-    taken = sample_indices(total, rate, fps, max_frames)
+        ends.append(ends[-1] + (image.info.get("duration") or _UNKNOWN_DURATION))
+    taken = choose(total, 1000 * total / ends[-1])
     shelf = Shelf(len(taken), fit)
     for k in taken:
         image.seek(int(k))
         shelf.put(np.asarray(to_rgb(image)))
-    return _video(shelf, (taken / rate).tolist())
+    return _video(shelf, [ends[k] / 1000 for k in taken])
 
 
 def _spread(total: int, count: int) -> Int[np.ndarray, " n"]:

@@ -235,10 +235,8 @@ def make_config(
 def llava_next_config(raw: dict, generation: dict | None = None) -> LlavaNextConfig:
     """Build the configuration from the dictionaries of config.json and generation_config.json."""
     text_raw = _LLAMA_DEFAULTS | _present(raw.get("text_config"))
-    heads = text_raw["num_attention_heads"]
-    text_raw = {
-        "num_key_value_heads": heads, "head_dim": text_raw["hidden_size"] // heads
-    } | text_raw  # fmt: skip
+    heads, width = text_raw["num_attention_heads"], text_raw["hidden_size"]
+    text_raw = {"num_key_value_heads": heads, "head_dim": width // heads} | text_raw
     vision = raw.get("vision_config")
     vision_raw = _LLAVA_TOWER if vision is None else _CLIP_DEFAULTS | _present(vision)
     layers = raw.get("vision_feature_layer", -2)
@@ -271,16 +269,15 @@ def qwen3_vl_config(raw: dict, generation: dict | None = None) -> Qwen3VLConfig:
     text = _section(raw, "text_config", _QWEN3_TEXT_NUMBERS)
     vision = _section(raw, "vision_config", _QWEN3_VISION_NUMBERS)
     if vision["out_hidden_size"] != text["hidden_size"]:
-        raise UserError(
-            f"vision_config: expected out_hidden_size {text['hidden_size']} as hidden_size of "
-            f"text_config, got {vision['out_hidden_size']}"
-        )
+        expected = f"out_hidden_size {text['hidden_size']} as hidden_size of text_config"
+        raise UserError(f"vision_config: expected {expected}, got {vision['out_hidden_size']}")
     ids = raw | _present(generation)
     eos = ids.get("eos_token_id", text.get("eos_token_id"))
     if eos is None or eos == []:
         raise KeyError("eos_token_id")
-    end = ids.get("pad_token_id", text.get("pad_token_id", text.get("bos_token_id")))
-    pad = end if end is not None else (eos[-1] if isinstance(eos, list) else eos)
+    eos = tuple(eos) if isinstance(eos, list) else (eos,)
+    bos = text.get("bos_token_id", eos[-1])
+    pad = ids.get("pad_token_id", text.get("pad_token_id", bos))
     return Qwen3VLConfig(
         vision=_qwen3_vision_config(vision),
         text=_text_config(text, _is_tied(raw, text), "qwen3_vl_text"),
@@ -290,13 +287,12 @@ def qwen3_vl_config(raw: dict, generation: dict | None = None) -> Qwen3VLConfig:
         vision_end_token_id=raw["vision_end_token_id"],
         pad_token_id=pad,
         bos_token_id=ids.get("bos_token_id", text.get("bos_token_id", pad)),
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else (eos,),
+        eos_token_ids=eos,
     )
 
 
 def _is_tied(raw: dict, text: dict) -> bool:
-    """transformers 5 obeys only the top-level flag (models.md 1.3); the nested one counts where it
-    is absent."""
+    """The top-level flag, alone as in transformers 5 (models.md 1.3); without it the nested one."""
     tied = raw.get("tie_word_embeddings")
     return bool(text.get("tie_word_embeddings", False) if tied is None else tied)
 
@@ -311,12 +307,11 @@ def _section(raw: dict, name: str, numbers: tuple[str, ...]) -> dict:
     section = raw[name]
     if not isinstance(section, dict):
         raise UserError(f"{name}: expected a JSON object, got {type(section).__name__}")
-    section = _present(section)
     for key in numbers:
-        value = section.get(key, "none")
+        value = section.get(key)
         if type(value) is not int or value < 1:
-            raise UserError(f"{name}: expected {key} as a whole number above 0, got {value}")
-    return section
+            raise UserError(f"{name}: expected {key} as a whole number above 0, got {value!r}")
+    return _present(section)
 
 
 def _vision_config(raw: dict) -> VisionConfig:
@@ -335,17 +330,13 @@ def _vision_config(raw: dict) -> VisionConfig:
 def _qwen3_vision_config(raw: dict) -> Qwen3VisionConfig:
     if raw.get("in_channels", 3) != 3:
         raise UserError(f"vision_config: expected in_channels 3, got {raw['in_channels']}")
-    rows, depth, taps = raw["num_position_embeddings"], raw["depth"], raw["deepstack_visual_indexes"]
+    rows, depth = raw["num_position_embeddings"], raw["depth"]
+    taps = raw["deepstack_visual_indexes"]
     if math.isqrt(rows) ** 2 != rows:
-        raise UserError(
-            f"vision_config: expected a square number of num_position_embeddings, got {rows}"
-        )
-    fits = isinstance(taps, list) and all(type(tap) is int and 0 <= tap < depth for tap in taps)
-    if not fits or taps != sorted(set(taps)):
-        raise UserError(
-            "vision_config: expected deepstack_visual_indexes as rising numbers in "
-            f"0..{depth - 1}, got {taps}"
-        )
+        raise UserError(f"vision_config: expected num_position_embeddings as a square, got {rows}")
+    if not isinstance(taps, list) or taps != [i for i in range(depth) if i in taps]:
+        expected = f"deepstack_visual_indexes as rising numbers in 0..{depth - 1}"
+        raise UserError(f"vision_config: expected {expected}, got {taps}")
     return Qwen3VisionConfig(
         hidden_size=raw["hidden_size"],
         intermediate_size=raw["intermediate_size"],
@@ -378,7 +369,7 @@ def _text_config(raw: dict, tied: bool, model_type: str, theta: float | None = N
     theta = rope.get("rope_theta", raw.get("rope_theta", theta))
     if theta is None:
         raise UserError("text_config: expected rope_theta, found none")
-    head_dim = raw["head_dim"]
+    qwen3 = model_type == "qwen3_vl_text"
     return TextConfig(
         vocab_size=raw["vocab_size"],
         hidden_size=raw["hidden_size"],
@@ -386,24 +377,22 @@ def _text_config(raw: dict, tied: bool, model_type: str, theta: float | None = N
         num_layers=raw["num_hidden_layers"],
         num_heads=raw["num_attention_heads"],
         num_kv_heads=raw["num_key_value_heads"],
-        head_dim=head_dim,
+        head_dim=raw["head_dim"],
         rms_norm_eps=raw["rms_norm_eps"],
         rope_theta=float(theta),
         max_positions=raw["max_position_embeddings"],
         tie_embeddings=tied,
-        qk_norm=model_type == "qwen3_vl_text",
-        mrope_section=_mrope_section(rope, head_dim) if model_type == "qwen3_vl_text" else (),
+        qk_norm=qwen3,
+        mrope_section=_mrope_section(rope, raw["head_dim"]) if qwen3 else (),
     )
 
 
 def _mrope_section(rope: dict, head_dim: int) -> tuple[int, ...]:
     section = rope["mrope_section"]
     numbers = isinstance(section, list) and all(type(n) is int and n >= 0 for n in section)
-    if not numbers or len(section) != 3 or sum(section) != head_dim // 2:
-        raise UserError(
-            f"text_config: expected mrope_section of 3 numbers with sum {head_dim // 2}, "
-            f"got {section}"
-        )
+    if not numbers or (len(section), sum(section)) != (3, head_dim // 2):
+        expected = f"mrope_section of 3 numbers with sum {head_dim // 2}"
+        raise UserError(f"text_config: expected {expected}, got {section}")
     if not rope.get("mrope_interleaved", True):
         raise UserError("text_config: expected mrope_interleaved true, got false")
     return tuple(section)
