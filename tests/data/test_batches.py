@@ -255,12 +255,12 @@ def test_batch_of_qwen_prompts(qwen_processor, pictures):
 def test_pictures_and_placeholders_of_each_kind_are_counted(qwen_processor, pictures):
     """A video does not stand in for an image, whatever the sum."""
     small, _, video = pictures
-    both = "<image> and <video>?"
-    for images, videos, message in [
-        ([small, small], [], "1 placeholders and 2 images"),
-        ([small], [], "1 placeholders and 0 videos"),
-        ([], [video, video], "1 placeholders and 0 images"),
-        ([small], [video, video], "1 placeholders and 2 videos"),
+    both, own = "<image> and <video>?", "<image> and <|video_pad|>?"
+    for text, images, videos, message in [
+        (both, [small, small], [], "1 placeholders and 2 images"),
+        (own, [small], [], "1 placeholders and 0 videos"),  # without a video "<video>" is text
+        (both, [], [video, video], "1 placeholders and 0 images"),
+        (both, [small], [video, video], "1 placeholders and 2 videos"),
     ]:
         with pytest.raises(UserError, match=message):
-            qwen_prompt(qwen_processor, both, images, videos)
+            qwen_prompt(qwen_processor, text, images, videos)
