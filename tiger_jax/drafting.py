@@ -336,10 +336,12 @@ def _drafter_objective(
 
 
 def _question_kinds(held_out: tuple[Any, ...]) -> tuple[str, ...]:
-    """Scenes ask the same kinds of questions in the same order; of files nothing is known."""
-    if len(held_out) != 1 or not isinstance(held_out[0], SceneSource):
+    """Scenes ask the same kinds of questions in the same order, and so do clips: "read+event" is
+    the first of both. Of files nothing is known."""
+    if not held_out or not all(isinstance(source, SceneSource) for source in held_out):
         return ()
-    return tuple(asked.kind for asked in held_out[0][0].qa)
+    asked = zip(*(source[0].qa for source in held_out), strict=True)
+    return tuple("+".join(pair.kind for pair in same) for same in asked)
 
 
 def read_sources(config: Any) -> tuple[Records, ...]:

@@ -28,7 +28,8 @@ from tiger_jax.ops.kv_cache import Context, KVCache
 from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, QWEN3_VL_RULES, ParamRule, constrain
 
 Params = dict
-Tiles = Float[Array, "tiles side side 3"] | Frames
+DeviceTiles = Float[Array, "tiles side side 3"] | Frames
+"""What the vision tower of a family takes."""
 FAMILIES = {
     LlavaNextConfig: (LlavaNext, LLAVA_NEXT_RULES),
     Qwen3VLConfig: (Qwen3VL, QWEN3_VL_RULES),
@@ -91,16 +92,16 @@ class VisionLanguageModel:
         cache = KVCache.zeros(text.num_layers, shape, self.dtype)
         return jax.tree.map(lambda rows: constrain(rows, "batch", "kv_heads", None, None), cache)
 
-    def vision_features(self, params: Params, tiles: Tiles) -> Float[Array, "N r E"]:
+    def vision_features(self, params: Params, tiles: DeviceTiles) -> Float[Array, "N r E"]:
         """Rows of the vision tower before they are projected, one a visual token."""
         return self._apply(params, tiles, method="vision_features")
 
-    def vision_saliency(self, params: Params, tiles: Tiles) -> Float[Array, "N r"]:
+    def vision_saliency(self, params: Params, tiles: DeviceTiles) -> Float[Array, "N r"]:
         """How much the tower looks at each of the rows of `vision_features`, in the layer that made
         them, mean over heads: its class token, or all rows of the frame where it has none."""
         return self._apply(params, tiles, method="vision_saliency")
 
-    def encode_images(self, params: Params, tiles: Tiles) -> Float[Array, "R W"]:
+    def encode_images(self, params: Params, tiles: DeviceTiles) -> Float[Array, "R W"]:
         """The flat table of visual rows that `embed` picks from, tile by tile; a family with a
         newline has it in the last row."""
         return self._apply(params, tiles, method="encode_images")

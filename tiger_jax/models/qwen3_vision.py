@@ -8,6 +8,8 @@ segment has to be told from another and no [P, P] mask is made. Which patch stan
 rows of the position table it lies between, is the host's matter (models/frame_geometry.py).
 """
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -25,8 +27,9 @@ from tiger_jax.sharding.rules import constrain
 EPS = 1e-6
 """Of every layer norm; no config names it."""
 
+# The class is made where no jax is (models/frames.py); here it becomes a pytree, as flax makes one.
 jax.tree_util.register_dataclass(
-    Frames, ["patches", "counts", "places", "taps", "weights"], meta_fields=[]
+    Frames, [field.name for field in dataclasses.fields(Frames)], meta_fields=[]
 )
 
 Rope = tuple[Array, Array]

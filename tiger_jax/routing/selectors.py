@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from tiger_jax.models.interface import Params, Tiles, VisionLanguageModel
+from tiger_jax.models.interface import DeviceTiles, Params, VisionLanguageModel
 from tiger_jax.ops.sampling import NEVER
 from tiger_jax.routing.bank import BankLayout, Stream
 
@@ -76,7 +76,7 @@ def relevant_text(
 
 
 def vispruner(
-    model: VisionLanguageModel, params: Params, tiles: Tiles, layout: BankLayout, k: int
+    model: VisionLanguageModel, params: Params, tiles: DeviceTiles, layout: BankLayout, k: int
 ) -> Float[Array, "B R"]:  # fmt: skip
     """VisPruner (arXiv 2412.01818): half of the k for their importance, half for their diversity.
 

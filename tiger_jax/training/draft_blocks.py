@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from tiger_jax.models.interface import Tiles, VisionLanguageModel
+from tiger_jax.models.interface import DeviceTiles, VisionLanguageModel
 from tiger_jax.ops.kv_cache import Context
 from tiger_jax.ops.rotary import on_axes
 from tiger_jax.ops.sampling import NEVER
@@ -93,7 +93,7 @@ class BlockDrafter:
         return dataclasses.replace(self, model=self.model.unrolled())
 
     def open(
-        self, params: Any, stream: Stream, tiles: Tiles, text: TextRows,
+        self, params: Any, stream: Stream, tiles: DeviceTiles, text: TextRows,
         anchors: Int[Array, "B M"], key: Key[Array, ""],
         scores: Float[Array, "B M R"] | None = None,
     ) -> Opened:  # fmt: skip

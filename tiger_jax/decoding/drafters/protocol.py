@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
-from tiger_jax.models.interface import Tiles
+from tiger_jax.models.interface import DeviceTiles
 from tiger_jax.ops.rotary import rope_deltas
 from tiger_jax.ops.sampling import Sampling, SamplingMode
 from tiger_jax.routing.bank import Stream
@@ -30,7 +30,7 @@ class PromptArrays:
     lengths: Int[Array, "B"]
     image_rows: Int[Array, "B S"] | None
     """Row of the visual table in each token's place, -1 for text; None: no picture in the batch."""
-    tiles: Tiles | None
+    tiles: DeviceTiles | None
     stream: Stream | None = None
     """The same prompts as a routed drafter reads them; only such a drafter needs it."""
     positions: Int[Array, "B S *A"] | None = None
