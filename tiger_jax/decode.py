@@ -1,4 +1,4 @@
-"""Answer questions about pictures by speculative decoding.
+"""Answer questions about pictures and videos by speculative decoding.
 
     python -m tiger_jax.decode
     python -m tiger_jax.decode --image photo.jpg --prompt "What is this?" \\
