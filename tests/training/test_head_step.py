@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from tests.training import draft_cases
-from tests.training.test_head_blocks import CHECKED, FULL, lively, make_head, prompt_states
+from tests.training.test_head_blocks import (
+    CHECKED,
+    FULL,
+    checked,
+    lively,
+    make_head,
+    prompt_states,
+)
 from tiger_jax.decoding.engine import Engine
 from tiger_jax.feature_teacher import FeatureTeacher
 from tiger_jax.models.head import shared_weights
@@ -31,11 +38,11 @@ def case():
 
 def test_a_states_target_is_the_one_that_the_verifier_has_there(case):
     """Step u stands for the state of the token before the u-th drafted one: y_{root + u}."""
-    _, _, made, batch = case
+    batch = case[3]
     got = np.asarray(batch.next_features())
-    for b, m, question, root in CHECKED:
+    for b, m, item, question, root in checked(case):
         length = int(batch.draft.block_lengths[b, m])
-        prompt = draft_cases.prompt_until(made.items[b], question, root + length)
+        prompt = draft_cases.prompt_until(item, question, root + length)
         _, tapped = prompt_states(case[:3], prompt, TAPS)
         np.testing.assert_allclose(got[b, m, :length], tapped[0, -length:], atol=1e-4)
 
@@ -43,7 +50,7 @@ def test_a_states_target_is_the_one_that_the_verifier_has_there(case):
 def test_looks_are_the_verifiers_attention_and_end_with_the_block(case):
     _, _, made, batch = case
     looks = np.asarray(batch.looks())
-    for b, m, _, _ in CHECKED:
+    for b, m in CHECKED:
         length = int(batch.draft.block_lengths[b, m])
         bank = int((made.items[b].example.prefix.image_ids >= 0).sum())
         np.testing.assert_allclose(looks[b, m, :length].sum(-1), 1, atol=1e-5)

@@ -31,9 +31,10 @@ def run(model, params, prefix, text):
     lengths = jnp.array([P, P - 1], jnp.int32)
     segments = jnp.array([[1, 1, 2, 2], [1, 1, 1, 0]], jnp.int32)
     positions = P + jnp.broadcast_to(jnp.arange(L, dtype=jnp.int32)[None], (B, L))
+    before = jnp.broadcast_to(jnp.arange(P, dtype=jnp.int32)[None], (B, P))
     packed = block_layout.run_packed(
         model, params, model.embed(params, text), positions, segments,
-        model.embed(params, prefix), lengths, taps=(0, 1, model.config.text.num_layers),
+        model.embed(params, prefix), lengths, before, (0, 1, model.config.text.num_layers),
     )  # fmt: skip
     anchors = jnp.array([[1, 3], [2, -1]], jnp.int32)
     visible = block_layout.visible_before(anchors, segments, lengths, P, inclusive=True)
