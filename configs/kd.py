@@ -70,6 +70,15 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "held_out_scenes": 0,
         "held_out_examples": (),  # JSON Lines files, like examples
         "workers": 2,
+    } | _watching())  # fmt: skip
+    if name in presets.EMBEDDED:
+        _fit_to_scenes(config, name)
+    return config
+
+
+def _watching() -> dict:
+    """How often a run looks at itself and saves, and what --dry_run compiles."""
+    return {
         "log_every": 10,
         "evaluate_every": 500,
         "checkpoint_every": 200,
@@ -80,10 +89,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "dry_run_layers": 0,  # > 0: both models that shallow
         "dry_run_search": False,  # True: also the largest micro-batch that fits
         "profile": "",  # "10:12" = a trace of these steps, in run_dir/profile
-    })  # fmt: skip
-    if name in presets.EMBEDDED:
-        _fit_to_scenes(config, name)
-    return config
+    }
 
 
 def _fit_to_scenes(config: ml_collections.ConfigDict, name: str) -> None:

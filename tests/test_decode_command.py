@@ -14,6 +14,7 @@ from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import make_scene
 from tiger_jax.models.config import read_config
 from tiger_jax.models.interface import build_model
+from tiger_jax.pipeline import Pipeline
 from tiger_jax.streaming import Stream
 from tiger_jax.weights.export import save_hf_folder
 
@@ -81,6 +82,39 @@ def test_one_picture_with_report(pair, tmp_path, capsys):
     assert "identical to plain decoding: yes" in out
 
 
+def test_pictures_are_read_a_few_batches_at_a_time(pair, tmp_path, monkeypatch):
+    """Five requests, two a batch, one batch a window: the third is read when two are answered, and
+    a bad one keeps its place."""
+    monkeypatch.setattr("tiger_jax.session.WINDOW", 1)
+    seen = []
+    for name in ("prepare", "run"):
+        plain = getattr(Pipeline, name)
+
+        def noted(self, *arguments, name=name, plain=plain):
+            seen.append(name)
+            return plain(self, *arguments)
+
+        monkeypatch.setattr(Pipeline, name, noted)
+    images = [[str(pair / "scene.png")], ["nowhere.png"], *[[str(pair / "scene.png")]] * 3]
+    lines = [json.dumps({"id": str(n), "images": shown, "prompt": "Count the circles."})
+             for n, shown in enumerate(images)]  # fmt: skip
+    (tmp_path / "requests.jsonl").write_text("\n".join(lines))
+    report = tmp_path / "report.json"
+    assert run("--verifier", pair / "verifier", "--requests", tmp_path / "requests.jsonl",
+               "--batch-size", 2, "--max-new-tokens", 3, "--report", report) == 0  # fmt: skip
+    assert seen == ["prepare", "prepare", "run"] * 2 + ["prepare", "run"]
+    answers = json.loads(report.read_text())["requests"]
+    assert [answer["id"] for answer in answers] == list("01234")
+    assert [bool(answer["error"]) for answer in answers] == [False, True, False, False, False]
+
+
+def test_the_default_pair_reads_no_video(capsys):
+    assert run("--video", "no.mp4") == 2
+    assert capsys.readouterr().err == (
+        "error: --video: expected --pair tiny_qwen3_vl or a --verifier, got tiny_llava\n"
+    )
+
+
 def test_requests_file_with_bad_records(pair, tmp_path, capsys):
     (tmp_path / "not_a_picture.png").write_text("<html>404</html>")
     records = [
@@ -125,6 +159,10 @@ def test_requests_file_with_bad_records(pair, tmp_path, capsys):
         (["--report", "/nowhere/r.json"], "--report: expected a writable folder, got /nowhere"),
         (["--stop", ""], "--stop: expected a text"),
         (["--batch-size", "0"], "--batch-size: expected at least 1, got 0"),
+        (["--fps", "0"], "--fps: expected a number above 0, got 0.0"),
+        (["--max-frames", "0"], "--max-frames: expected at least 1, got 0"),
+        (["--video", "no.mp4"], "video: this model reads no video; give its pictures as images"),
+        (["--pair", "tiny_qwen3_vl"], "--pair: expected it alone, got --verifier beside it"),
         (["--draft-length", "0", "--selector", "random"], "--selector: expected a drafter to use"),
         (["--drafter", "none", "--routed-tokens", "4"], "expected a drafter to use it, got --draf"),
         (["--verifier", "v", "--selector", "full"], "to use it, got --verifier alone"),

@@ -22,10 +22,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from tiger_jax import embedded
 from tiger_jax.errors import UserError
+from tiger_jax.models import published
 
 DRAFT_LENGTH = "5"
 AUTO, CHAIN = "auto", "chain"
-REAL_PAIR = "llava_next"
 SELECTORS = ("tiger", "random", "image_only", "sparsevlm", "vispruner", "full")
 
 
@@ -58,7 +58,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     models.add_argument(
         "--pair", metavar="NAME",
         help=f"which embedded pair: {' or '.join(embedded.PAIRS)} (the first one is the default); "
-        "with --dry-run whose sizes, llava_next (the default) or qwen3_vl",
+        f"with --dry-run whose sizes: {' or '.join(published.PAIRS)} (likewise)",
     )  # fmt: skip
     models.add_argument("--verifier", metavar="DIR", help="Hugging Face or Orbax folder")
     models.add_argument("--drafter", metavar="DIR", help="'none' decodes plainly")
@@ -227,7 +227,8 @@ def _dry_run(args: argparse.Namespace) -> int:
     if args.draft_length == AUTO:
         raise UserError("--dry-run: expected --draft-length N, got auto")
     text, fits = report_decoding(
-        args.pair or REAL_PAIR, mesh=parse_sizes(args.mesh) if args.mesh else None, card=args.card,
+        args.pair or next(iter(published.PAIRS)),
+        mesh=parse_sizes(args.mesh) if args.mesh else None, card=args.card,
         batch=args.batch_size, draft_length=int(args.draft_length),
         max_new_tokens=args.max_new_tokens,
     )  # fmt: skip
@@ -243,6 +244,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--fps: expected a number above 0, got {args.fps}")
     if args.max_frames is not None and args.max_frames < 1:
         raise UserError(f"--max-frames: expected at least 1, got {args.max_frames}")
+    pair = args.pair or embedded.PAIRS[0]
+    if args.video and not args.verifier and pair not in embedded.VIDEO_PAIRS:
+        able = " or ".join(embedded.VIDEO_PAIRS)
+        raise UserError(f"--video: expected --pair {able} or a --verifier, got {pair}")
     if args.pair and args.verifier:
         raise UserError("--pair: expected it alone, got --verifier beside it")
     if args.draft_length != AUTO and not args.draft_length.isdecimal():

@@ -12,6 +12,8 @@ from tiger_jax.errors import UserError
 ASSETS = Path(__file__).parent / "assets"
 PAIRS = ("tiny_llava", "tiny_qwen3_vl")
 """The first one is the default."""
+VIDEO_PAIRS = PAIRS[1:]
+"""Those that read videos."""
 VLM = "vlm"
 HEADS = ("tiger_head", "eagle2", "eagle3", "vispec", "medusa")
 KINDS = (*HEADS[:1], VLM, *HEADS[1:])

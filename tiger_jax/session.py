@@ -52,7 +52,7 @@ class Settings:
     compare: bool = False
     video: VideoSampling = USUAL_SAMPLING
     video_prompt: str = "v5"
-    """How a video stands in a prompt: data.qwen3_vl_processor."""
+    """How a video stands in a prompt: data.processor.VIDEO_PROMPTS."""
     options: Options = dataclasses.field(default_factory=Options)
 
 

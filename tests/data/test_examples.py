@@ -184,8 +184,9 @@ def test_sampling_is_the_run_s_or_the_record_s(qwen_processor, shown):
     """3 seconds: 2 fps take 6 pictures, 4 fps all 12, 8 of them at most, two of them a frame."""
 
     def frames(run=USUAL_SAMPLING, **own):
-        prepare = PrepareExample(qwen_processor, video=run)
-        return len(prepare(film(shown, "?", "film.png", **own)).prompt.tiles)
+        asked = film(shown, "?", "film.png", **own)
+        (video,) = load_pictures(asked, qwen_processor, run).videos
+        return len(qwen_processor.visual(video).tiles)
 
     assert frames() == 3
     assert frames(VideoSampling(4.0)) == 6
@@ -238,7 +239,7 @@ def test_a_model_without_videos_opens_none(processor, shown, monkeypatch):
     for name in ("film.png", "broken.mp4", "none.mp4"):
         dropped = PrepareExample(processor)(film(shown, "?", name))
         assert dropped.message == (
-            "video: this model reads no video (--pair tiny_qwen3_vl does); "
+            "video: this model reads no video; "
             "give its pictures as images"
         )
     assert isinstance(PrepareExample(processor)(example(shown / "cat.png")), PreparedExample)

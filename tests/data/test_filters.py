@@ -49,6 +49,13 @@ def test_which_prompts_stay(prompt, reason):
     assert DEFAULT.reason_to_drop(example(prompt)) == reason
 
 
+def test_a_video_is_no_text_and_its_mark_no_word():
+    video = Example("1", "<video> What does it do there?", (), "s", videos=("a.mp4",))
+    assert DEFAULT.reason_to_drop(video) is None
+    asked = PromptFilter(min_words=6)  # five words and the mark
+    assert asked.reason_to_drop(video) == "too_short"
+
+
 def test_text_only_records():
     prompt = example("What do cats like to eat?", images=())
     assert DEFAULT.reason_to_drop(prompt) == "text_only"

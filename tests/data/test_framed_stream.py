@@ -25,6 +25,18 @@ def test_positions_of_a_picture():
     assert len(PICTURE.tokens) == 11
 
 
+def test_videos_of_several_lengths_are_of_one_shape():
+    """7 and 8 frames in one bucket of 8: else every length would be a program of its own."""
+    streams = [
+        batch_streams([framed_prompt(5, *[Shown(2, 2)] * frames, 6)], CONFIG, 4, "visual")
+        for frames in (7, 8)
+    ]
+    shapes = [[array.shape for array in stream] for stream in streams]
+    assert shapes[0] == shapes[1]
+    assert streams[0].region_sizes.shape == (1, 32)
+    assert (streams[0].region_sizes[0, 28:] == 0).all()
+
+
 def test_pooled_tokens_stand_at_the_mean_of_each_axis():
     """One region: rows 2 2 2 3 3 3 have the mean 2.5, halves up; columns 3. Four regions: columns
     at 1/6, 1/2, 5/6 put the first one left, the other two right (means 3.5 -> 4)."""

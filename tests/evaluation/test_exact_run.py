@@ -233,6 +233,15 @@ def test_a_missing_folder_is_one_line_before_any_work(tmp_path, capsys):
     assert not (tmp_path / "teacher").exists()
 
 
+def test_heads_that_a_pair_has_not_may_be_left_out(routed, tmp_path):
+    wanted = ({"name": "a", "drafter": "embedded:eagle2"}, {"name": "b", "drafter": str(routed)})
+    asked = ((), str(tmp_path))
+    found, missing = variants.find(wanted, *asked, skip_missing=True, pair="tiny_qwen3_vl")
+    assert ([v.name for v in found], missing) == (["b"], ["a"])
+    with pytest.raises(UserError, match="drafter kind: expected one of vlm for tiny_qwen3_vl"):
+        variants.find(wanted, *asked, pair="tiny_qwen3_vl")
+
+
 def test_missing_folders_may_be_left_out(routed, tmp_path):
     wanted = ({"name": "a", "drafter": "run:a"}, {"name": "b", "drafter": str(routed)})
     found, missing = variants.find(wanted, (), str(tmp_path), skip_missing=True)

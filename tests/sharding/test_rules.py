@@ -7,6 +7,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tiger_jax.models.interface import build_model
+from tiger_jax.models.llava_next import RULES as LLAVA_NEXT_RULES
 from tiger_jax.sharding import rules
 from tiger_jax.sharding.mesh import make_mesh
 from tiger_jax.testing.tiny import tiny_config
@@ -18,7 +19,7 @@ def params():
 
 
 def test_every_parameter_has_a_rule(params):
-    axes = rules.logical_axes(params, rules.LLAVA_NEXT_RULES)
+    axes = rules.logical_axes(params, LLAVA_NEXT_RULES)
     assert axes["language_model/layers_1/mlp/down/kernel"] == ("mlp", "embed")
     assert axes["language_model/layers_0/input_norm/scale"] == (None,)
     assert axes["vision_tower/layers_2/norm1/bias"] == (None,)
@@ -27,18 +28,18 @@ def test_every_parameter_has_a_rule(params):
 
 def test_a_parameter_without_a_rule_is_named(params):
     with pytest.raises(ValueError, match="extra/kernel: no sharding rule matches"):
-        rules.logical_axes(params | {"extra": {"kernel": jnp.ones(2)}}, rules.LLAVA_NEXT_RULES)
+        rules.logical_axes(params | {"extra": {"kernel": jnp.ones(2)}}, LLAVA_NEXT_RULES)
 
 
 def test_an_idle_rule_is_named(params):
-    idle = (*rules.LLAVA_NEXT_RULES, rules.ParamRule("router/kernel", (None, None)))
+    idle = (*LLAVA_NEXT_RULES, rules.ParamRule("router/kernel", (None, None)))
     with pytest.raises(ValueError, match="rule 'router/kernel' matches no parameter"):
         rules.logical_axes(params, idle)
 
 
 def test_a_tied_model_may_lack_the_head(params):
     text = {k: v for k, v in params["language_model"].items() if k != "lm_head"}
-    rules.logical_axes(params | {"language_model": text}, rules.LLAVA_NEXT_RULES)
+    rules.logical_axes(params | {"language_model": text}, LLAVA_NEXT_RULES)
 
 
 def test_a_rule_of_the_wrong_rank_is_named():

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tiger_jax.errors import UserError
+from tiger_jax.models.llava_next import RULES as LLAVA_NEXT_RULES
 from tiger_jax.sharding.mesh import make_mesh
-from tiger_jax.sharding.rules import LLAVA_NEXT_RULES
 from tiger_jax.training import train_state
 from tiger_jax.training.checkpoint import RunCheckpoints, check_room, check_writable
 from tiger_jax.training.optimizer import OptimizerSettings, make_optimizer

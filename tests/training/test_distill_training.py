@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from draft_cases import drafter_parts, make_case, make_items
 
+from tiger_jax.models.llava_next import RULES as LLAVA_NEXT_RULES
 from tiger_jax.routing.router import RouterConfig
-from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, ROUTER_RULES, place_params
+from tiger_jax.sharding.rules import ROUTER_RULES, place_params
 from tiger_jax.training import train_step
 from tiger_jax.training.distill_step import make_distill_loss
 from tiger_jax.training.draft_blocks import BlockDrafter

@@ -9,7 +9,7 @@ from sft_batches import sft_batch
 
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import build_model
-from tiger_jax.sharding.rules import LLAVA_NEXT_RULES
+from tiger_jax.models.llava_next import RULES as LLAVA_NEXT_RULES
 from tiger_jax.testing.tiny import tiny_config
 from tiger_jax.training import sft_step, train_state, train_step
 from tiger_jax.training.optimizer import (

@@ -7,6 +7,7 @@ from flax import traverse_util
 from jax.sharding import PartitionSpec as P
 from sft_batches import sft_batch
 
+from tiger_jax.models.llava_next import RULES as LLAVA_NEXT_RULES
 from tiger_jax.sharding import rules
 from tiger_jax.sharding.mesh import make_mesh
 from tiger_jax.training import sft_step, train_state, train_step
@@ -20,9 +21,7 @@ def train(model, mesh):
     """Parameters and losses after a few steps on a mesh."""
     optimizer = make_optimizer(OptimizerSettings(learning_rate=1e-3, steps=10, warmup=1))
     with jax.set_mesh(mesh):
-        state = train_state.create_state(
-            model.init_params, optimizer, 0, mesh, rules.LLAVA_NEXT_RULES
-        )
+        state = train_state.create_state(model.init_params, optimizer, 0, mesh, LLAVA_NEXT_RULES)
         step = train_step.make_train_step(sft_step.make_sft_loss(model), optimizer)
         losses = []
         for number in range(STEPS):

@@ -7,7 +7,8 @@ import pytest
 from flax import traverse_util
 from sft_batches import sft_batch
 
-from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, ParamRule
+from tiger_jax.models.llava_next import RULES as LLAVA_NEXT_RULES
+from tiger_jax.sharding.rules import ParamRule
 from tiger_jax.training import sft_step, train_state, train_step
 from tiger_jax.training.optimizer import OptimizerSettings, frozen_mask, make_optimizer
 

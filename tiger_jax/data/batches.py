@@ -24,14 +24,12 @@ from PIL import Image
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import check_length, check_placeholders
 from tiger_jax.data.videos import Video
-from tiger_jax.data.visual import Visual
+from tiger_jax.data.visual import TEXT, Visual
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import ModelConfig
 from tiger_jax.models.frames import Tiles, join_tiles
 from tiger_jax.models.image_geometry import NEWLINE
 
-TEXT = -1
-"""`image_rows`, `image_ids` and both `places` of a token that is text or padding."""
 SEQ_BUCKETS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192,
                12288, 16384, 24576, 32768)  # fmt: skip
 TILE_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 256,

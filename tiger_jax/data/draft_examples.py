@@ -21,11 +21,9 @@ from PIL import Image
 from tiger_jax.data.batches import PromptInputs, make_prompt
 from tiger_jax.data.clips import Clip
 from tiger_jax.data.examples import (
-    USUAL_SAMPLING,
     DroppedExample,
     Example,
     Pictures,
-    VideoSampling,
     load_pictures,
     shown_in,
 )
@@ -114,8 +112,6 @@ class AskQuestions:
     """Bring the answers that the record holds, to be learnt instead of the verifier's own."""
     max_length: int = 0
     """Most tokens of a prompt's text with its response; 0 = as many as the model has positions."""
-    video: VideoSampling = USUAL_SAMPLING
-    """Which pictures of a video are read."""
 
     def __call__(self, record: Scene | Clip | Example) -> DraftExample | DroppedExample:
         if not isinstance(record, Example):
@@ -127,7 +123,7 @@ class AskQuestions:
         else:
             name, source = record.id, record.source
             try:
-                pictures = load_pictures(record, self.processor, self.video)
+                pictures = load_pictures(record, self.processor)
                 if self.reference and record.response is None:
                     raise UserError("response: expected a text to learn, got none")
                 example = self._example([record.prompt], [record.response], pictures)

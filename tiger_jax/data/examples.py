@@ -143,13 +143,11 @@ class PrepareExample:
     processor: Processor
     max_length: int | None = None
     """Longest prompt in tokens; the model's positions by default."""
-    video: VideoSampling = USUAL_SAMPLING
-    """Which pictures of a video are read."""
 
     def __call__(self, example: Example) -> PreparedExample | DroppedExample:
         processor = self.processor
         try:
-            images, videos = load_pictures(example, processor, self.video)
+            images, videos = load_pictures(example, processor)
             rendered = build_prompt(processor, example.prompt, len(images), len(videos))
             prompt = make_prompt(
                 processor, processor.config, rendered, images, self.max_length, videos

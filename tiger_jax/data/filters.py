@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tiger_jax.data.examples import Example
 from tiger_jax.data.json_lines import RecordError
-from tiger_jax.data.prompts import IMAGE_TOKEN
+from tiger_jax.data.visual import IMAGE_TOKEN, VIDEO_TOKEN
 from tiger_jax.errors import UserError
 
 KEPT = "kept"
@@ -116,8 +116,8 @@ class PromptFilter:
         """The first of text_only, too_short, too_long, yes_no that holds; None keeps it."""
         question = self.question(example.prompt)
         asked = question if self.count_words_of == "question" else example.prompt
-        words = len(asked.replace(IMAGE_TOKEN, " ").split())
-        if self.drop_text_only and not example.images:
+        words = len(_without_marks(asked).split())
+        if self.drop_text_only and not (example.images or example.videos):
             return "text_only"
         if words < self.min_words:
             return "too_short"
@@ -139,7 +139,7 @@ class PromptFilter:
 
         A suffix that is the whole prompt is the question itself and stays.
         """
-        lines = [line.strip() for line in prompt.replace(IMAGE_TOKEN, " ").splitlines()]
+        lines = [line.strip() for line in _without_marks(prompt).splitlines()]
         asked = "\n".join(line for line in lines if not line.startswith(self.hint_prefixes)).strip()
         while suffix := next(filter(asked.endswith, self.format_suffixes), None):
             before = asked.removesuffix(suffix).rstrip()
@@ -155,6 +155,10 @@ class PromptFilter:
             and words[0] in self.yes_no_openers
             and not set(words) & set(self.alternative_words)
         )
+
+
+def _without_marks(prompt: str) -> str:
+    return prompt.replace(IMAGE_TOKEN, " ").replace(VIDEO_TOKEN, " ")
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from PIL import Image
 
 from tiger_jax.data.processor import Processor, image_settings, rgb_pixels
 from tiger_jax.data.videos import Video
-from tiger_jax.data.visual import Visual
+from tiger_jax.data.visual import IMAGE_TOKEN, Visual
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.image_geometry import image_token_places, image_token_rows
 
-IMAGE_TOKEN = "<image>"
 SYSTEM_HUMAN = (  # as the Hugging Face model card and conversion script write it
     "A chat between a curious human and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the human's questions."
@@ -165,6 +164,4 @@ def _load_image_processor(folder: Path, config: LlavaNextConfig):
 
 
 def _no_video() -> UserError:
-    return UserError(
-        "video: this model reads no video (--pair tiny_qwen3_vl does); give its pictures as images"
-    )
+    return UserError("video: this model reads no video; give its pictures as images")

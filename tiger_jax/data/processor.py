@@ -4,7 +4,7 @@ transformers' tokenizers and processors are imported here and in the families' o
 Letters: S tokens, f frames, V rows of the embedding table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -197,24 +197,21 @@ def rgb_pixels(picture: Image.Image | np.ndarray) -> np.ndarray:
     return pixels
 
 
-def find_settings(folder: Path, part: str, names: Sequence[str]) -> Iterator[tuple[Path, dict]]:
-    """Settings of an image or video processor with the file they stand in, most binding first.
-
-    Each of the files `names`, then entry `part` of processor_config.json, where transformers 5
-    saves them.
-    """
-    for name in names:
-        if (folder / name).is_file():
-            yield folder / name, read_json(folder / name)
+def find_settings(folder: Path, part: str, name: str) -> tuple[Path, dict] | None:
+    """Settings of an image or video processor with the file they stand in: that of their own, or
+    entry `part` of processor_config.json, where transformers 5 saves them."""
+    if (folder / name).is_file():
+        return folder / name, read_json(folder / name)
     path = folder / "processor_config.json"
     if path.is_file() and isinstance(nested := read_json(path).get(part), dict):
-        yield path, nested
+        return path, nested
+    return None
 
 
 def image_settings(folder: Path) -> tuple[Path, dict]:
     """Settings of the image processor, or UserError where the folder has none."""
     name = "preprocessor_config.json"
-    found = next(find_settings(folder, "image_processor", [name]), None)
+    found = find_settings(folder, "image_processor", name)
     return found or (folder / name, read_json(folder / name))
 
 

@@ -3,10 +3,8 @@
 from typing import Literal
 
 from tiger_jax.data.processor import Processor
+from tiger_jax.data.visual import IMAGE_TOKEN, VIDEO_TOKEN
 from tiger_jax.errors import UserError
-
-IMAGE_TOKEN = "<image>"
-VIDEO_TOKEN = "<video>"
 
 
 def build_prompt(processor: Processor, question: str, n_images: int = 0, n_videos: int = 0) -> str:

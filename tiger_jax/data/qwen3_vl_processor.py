@@ -16,7 +16,7 @@ from PIL import Image
 
 from tiger_jax.data.processor import Processor, find_settings, image_settings, rgb_pixels
 from tiger_jax.data.videos import PUBLISHED_SAMPLING, SAMPLING_CHECKS, Video, VideoSampling
-from tiger_jax.data.visual import Visual
+from tiger_jax.data.visual import IMAGE_TOKEN, TEXT, VIDEO_TOKEN, Visual
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import Qwen3VisionConfig, Qwen3VLConfig
 from tiger_jax.models.frame_geometry import (
@@ -30,10 +30,9 @@ from tiger_jax.models.frame_geometry import (
 )
 from tiger_jax.models.frames import PATCH_BUCKETS, Frames
 
-TEXT = -1
 VIDEO_SIZE = {"longest_edge": 25165824, "shortest_edge": 4096}
 """Bounds of a video's pixels in the published folders, for a folder without video settings."""
-_PLACED = {"<image>": "image", "<video>": "video"}
+_PLACED = {IMAGE_TOKEN: "image", VIDEO_TOKEN: "video"}
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,8 @@ class Qwen3VLProcessor(Processor):
         """Raises UserError if the folder's settings are incomplete or not the model's."""
         path, raw = image_settings(folder)
         image = _pixel_settings(path, _with_bounds(raw), config.vision)
-        names = ["video_preprocessor_config.json"]
-        found = next(find_settings(folder, "video_processor", names), None)
-        found = found or (path, _as_video(raw))
+        name = "video_preprocessor_config.json"
+        found = find_settings(folder, "video_processor", name) or (path, _as_video(raw))
         video, sampling = _pixel_settings(*found, config.vision), _sampling(*found)
         ids = (config.image_token_id, config.video_token_id,
                config.vision_start_token_id, config.vision_end_token_id)  # fmt: skip

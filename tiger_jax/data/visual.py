@@ -7,6 +7,11 @@ from jaxtyping import Float32, Int32
 
 from tiger_jax.models.frames import Tiles
 
+TEXT = -1
+"""In the place of a row, a frame or a place of a token that is text or padding."""
+IMAGE_TOKEN, VIDEO_TOKEN = "<image>", "<video>"
+"""How a question says where its pictures and videos go, whatever the family's own tokens are."""
+
 
 class Visual(NamedTuple):
     """n tokens of one placeholder, over f frames.

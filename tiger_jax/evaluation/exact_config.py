@@ -5,6 +5,8 @@ from typing import Any
 
 import ml_collections
 
+from tiger_jax import embedded
+
 TIGER_AND_FULL = (
     {"name": "tiger", "drafter": "embedded:tiger"},
     {"name": "full, distilled", "drafter": "run:kd_full"},
@@ -28,7 +30,7 @@ def drafters_config(
     """
     config = ml_collections.ConfigDict({
         "task": "drafters",
-        "pair": "tiny_llava",  # embedded pair: whose verifier, and `embedded:NAME` of variants
+        "pair": embedded.PAIRS[0],  # embedded pair: whose verifier, and `embedded:NAME` of variants
         "verifier": "",  # a Hugging Face folder; "" = the pair's
         "variants": tuple(dict(variant) for variant in variants),
         "more": (),  # folders (or run:NAME) of further drafters, each run as its folder says

@@ -12,6 +12,22 @@ from tiger_jax.errors import UserError
 from tiger_jax.models.config import VisionConfig
 from tiger_jax.models.layers import Dense, Embedding, LayerNorm, activation
 from tiger_jax.ops.attention import attend, attention_weights
+from tiger_jax.sharding.rules import ParamRule
+
+VISION_RULES = (
+    ParamRule(r"vision_tower/class_embedding", (None,)),
+    ParamRule(r"vision_tower/patch_embedding/kernel", (None, "embed")),
+    ParamRule(r"vision_tower/position_embedding/embedding", (None, "embed")),
+    ParamRule(r"vision_tower/(.*/)?\w*norm\d?/(scale|bias)", (None,)),
+    ParamRule(r"vision_tower/.*/attention/(query|key|value)/kernel", ("embed", "heads")),
+    ParamRule(r"vision_tower/.*/attention/(query|key|value)/bias", ("heads",)),
+    ParamRule(r"vision_tower/.*/attention/out/kernel", ("heads", "embed")),
+    ParamRule(r"vision_tower/.*/mlp/fc1/kernel", ("embed", "mlp")),
+    ParamRule(r"vision_tower/.*/mlp/fc1/bias", ("mlp",)),
+    ParamRule(r"vision_tower/.*/mlp/fc2/kernel", ("mlp", "embed")),
+    ParamRule(r"vision_tower/.*/(attention/out|mlp/fc2)/bias", (None,)),
+)
+"""Where the tower's parameters live on a mesh."""
 
 
 class Attention(nn.Module):

@@ -19,20 +19,19 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from tiger_jax.models import llava_next, qwen3_vl
 from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig
 from tiger_jax.models.frames import Frames
 from tiger_jax.models.layers import widen
-from tiger_jax.models.llava_next import LlavaNext
-from tiger_jax.models.qwen3_vl import Qwen3VL
 from tiger_jax.ops.kv_cache import Context, KVCache
-from tiger_jax.sharding.rules import LLAVA_NEXT_RULES, QWEN3_VL_RULES, ParamRule, constrain
+from tiger_jax.sharding.rules import ParamRule, constrain
 
 Params = dict
 DeviceTiles = Float[Array, "tiles side side 3"] | Frames
 """What the vision tower of a family takes."""
 FAMILIES = {
-    LlavaNextConfig: (LlavaNext, LLAVA_NEXT_RULES),
-    Qwen3VLConfig: (Qwen3VL, QWEN3_VL_RULES),
+    LlavaNextConfig: (llava_next.LlavaNext, llava_next.RULES),
+    Qwen3VLConfig: (qwen3_vl.Qwen3VL, qwen3_vl.RULES),
 }
 """What a configuration stands for: its module and where its parameters live on a mesh."""
 

@@ -12,10 +12,22 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from tiger_jax.models.clip_vision import ClipVision
+from tiger_jax.models.clip_vision import VISION_RULES, ClipVision
 from tiger_jax.models.config import LlavaNextConfig
 from tiger_jax.models.layers import Dense, activation
-from tiger_jax.models.text_decoder import TextDecoder
+from tiger_jax.models.text_decoder import DECODER_RULES, TextDecoder
+from tiger_jax.sharding.rules import ParamRule
+
+RULES = (
+    ParamRule(r"image_newline", (None,)),
+    *VISION_RULES,
+    ParamRule(r"projector/linear_1/kernel", ("embed", "mlp")),
+    ParamRule(r"projector/linear_1/bias", ("mlp",)),
+    ParamRule(r"projector/linear_2/kernel", ("mlp", "embed")),
+    ParamRule(r"projector/linear_2/bias", (None,)),
+    *DECODER_RULES,
+)
+"""Where its parameters live on a mesh."""
 
 
 class Projector(nn.Module):

@@ -22,7 +22,7 @@ from tiger_jax.models.layers import Dense, Embedding, LayerNorm, activation
 from tiger_jax.ops import rotary
 from tiger_jax.ops.attention import attend_padded, attention_received
 from tiger_jax.ops.rotary import rotate
-from tiger_jax.sharding.rules import constrain
+from tiger_jax.sharding.rules import ParamRule, constrain
 
 EPS = 1e-6
 """Of every layer norm; no config names it."""
@@ -31,6 +31,21 @@ EPS = 1e-6
 jax.tree_util.register_dataclass(
     Frames, [field.name for field in dataclasses.fields(Frames)], meta_fields=[]
 )
+
+VISION_RULES = (
+    ParamRule(r"vision_tower/patch_embedding/kernel", (None, "embed")),
+    ParamRule(r"vision_tower/position_embedding/embedding", (None, "embed")),
+    ParamRule(r"vision_tower/.*/norm\d/(scale|bias)", (None,)),
+    # Queries, keys and values lie side by side: a cut over heads would go through between them.
+    ParamRule(r"vision_tower/.*/attention/qkv/kernel", ("embed", None)),
+    ParamRule(r"vision_tower/.*/attention/out/kernel", (None, "embed")),
+    ParamRule(r"vision_tower/.*/mlp/fc1/kernel", ("embed", "mlp")),
+    ParamRule(r"vision_tower/.*/mlp/fc1/bias", ("mlp",)),
+    ParamRule(r"vision_tower/.*/mlp/fc2/kernel", ("mlp", "embed")),
+    ParamRule(r"vision_tower/(.*/)?(patch_embedding|qkv|out|fc2)/bias", (None,)),
+)
+"""Where the tower's parameters live on a mesh."""
+
 
 Rope = tuple[Array, Array]
 

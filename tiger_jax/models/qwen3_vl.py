@@ -16,8 +16,20 @@ from jaxtyping import Array, Float, Int
 from tiger_jax.models.config import Qwen3VLConfig
 from tiger_jax.models.frames import Frames
 from tiger_jax.models.layers import widen
-from tiger_jax.models.qwen3_vision import Merger, Qwen3Vision, group_squares
-from tiger_jax.models.text_decoder import TextDecoder
+from tiger_jax.models.qwen3_vision import VISION_RULES, Merger, Qwen3Vision, group_squares
+from tiger_jax.models.text_decoder import DECODER_RULES, TextDecoder
+from tiger_jax.sharding.rules import ParamRule
+
+RULES = (
+    *VISION_RULES,
+    ParamRule(r"(merger|deepstack_mergers_\d+)/norm/(scale|bias)", (None,)),
+    ParamRule(r"(merger|deepstack_mergers_\d+)/fc1/kernel", ("embed", "mlp")),
+    ParamRule(r"(merger|deepstack_mergers_\d+)/fc1/bias", ("mlp",)),
+    ParamRule(r"(merger|deepstack_mergers_\d+)/fc2/kernel", ("mlp", "embed")),
+    ParamRule(r"(merger|deepstack_mergers_\d+)/fc2/bias", (None,)),
+    *DECODER_RULES,
+)
+"""Where its parameters live on a mesh."""
 
 
 class Qwen3VL(nn.Module):

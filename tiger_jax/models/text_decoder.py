@@ -36,13 +36,25 @@ from tiger_jax.ops.attention import (
     attention_weights,
 )
 from tiger_jax.ops.kv_cache import Context, KVCache, append_rows
-from tiger_jax.sharding.rules import constrain
+from tiger_jax.sharding.rules import ParamRule, constrain
 
 Rope = tuple[Array, Array]
 Columns = tuple[Sequence[Array] | Array, ...]
 """What every layer has one of: a tuple over layers, or an array whose first axis is layers."""
 Attend = Callable[..., tuple[Array, tuple[Array, ...]]]
 """(queries, keys, values, *what the layer has) -> (mixed values, what the layer leaves)."""
+
+
+DECODER_RULES = (
+    ParamRule(r"language_model/embed_tokens/embedding", ("vocab", "embed")),
+    ParamRule(r"language_model/(.*/)?\w*norm/scale", (None,)),
+    ParamRule(r"language_model/.*/attention/(query|key|value)/kernel", ("embed", "heads")),
+    ParamRule(r"language_model/.*/attention/out/kernel", ("heads", "embed")),
+    ParamRule(r"language_model/.*/mlp/(gate|up)/kernel", ("embed", "mlp")),
+    ParamRule(r"language_model/.*/mlp/down/kernel", ("mlp", "embed")),
+    ParamRule(r"language_model/lm_head/kernel", ("embed", "vocab"), optional=True),
+)
+"""Where the decoder's parameters live on a mesh."""
 
 
 class Attention(nn.Module):

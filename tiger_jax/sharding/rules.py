@@ -41,68 +41,6 @@ class ParamRule:
     """Some models have no such parameter; otherwise a rule that matches nothing is an error."""
 
 
-VISION_RULES = (
-    ParamRule(r"vision_tower/class_embedding", (None,)),
-    ParamRule(r"vision_tower/patch_embedding/kernel", (None, "embed")),
-    ParamRule(r"vision_tower/position_embedding/embedding", (None, "embed")),
-    ParamRule(r"vision_tower/(.*/)?\w*norm\d?/(scale|bias)", (None,)),
-    ParamRule(r"vision_tower/.*/attention/(query|key|value)/kernel", ("embed", "heads")),
-    ParamRule(r"vision_tower/.*/attention/(query|key|value)/bias", ("heads",)),
-    ParamRule(r"vision_tower/.*/attention/out/kernel", ("heads", "embed")),
-    ParamRule(r"vision_tower/.*/mlp/fc1/kernel", ("embed", "mlp")),
-    ParamRule(r"vision_tower/.*/mlp/fc1/bias", ("mlp",)),
-    ParamRule(r"vision_tower/.*/mlp/fc2/kernel", ("mlp", "embed")),
-    ParamRule(r"vision_tower/.*/(attention/out|mlp/fc2)/bias", (None,)),
-)
-"""The CLIP tower alone."""
-
-DECODER_RULES = (
-    ParamRule(r"language_model/embed_tokens/embedding", ("vocab", "embed")),
-    ParamRule(r"language_model/(.*/)?\w*norm/scale", (None,)),
-    ParamRule(r"language_model/.*/attention/(query|key|value)/kernel", ("embed", "heads")),
-    ParamRule(r"language_model/.*/attention/out/kernel", ("heads", "embed")),
-    ParamRule(r"language_model/.*/mlp/(gate|up)/kernel", ("embed", "mlp")),
-    ParamRule(r"language_model/.*/mlp/down/kernel", ("mlp", "embed")),
-    ParamRule(r"language_model/lm_head/kernel", ("embed", "vocab"), optional=True),
-)
-"""The language model."""
-
-LLAVA_NEXT_RULES = (
-    ParamRule(r"image_newline", (None,)),
-    *VISION_RULES,
-    ParamRule(r"projector/linear_1/kernel", ("embed", "mlp")),
-    ParamRule(r"projector/linear_1/bias", ("mlp",)),
-    ParamRule(r"projector/linear_2/kernel", ("mlp", "embed")),
-    ParamRule(r"projector/linear_2/bias", (None,)),
-    *DECODER_RULES,
-)
-"""All parameters of LLaVA-NeXT."""
-
-QWEN3_VISION_RULES = (
-    ParamRule(r"vision_tower/patch_embedding/kernel", (None, "embed")),
-    ParamRule(r"vision_tower/position_embedding/embedding", (None, "embed")),
-    ParamRule(r"vision_tower/.*/norm\d/(scale|bias)", (None,)),
-    # Queries, keys and values lie side by side: a cut over heads would go through between them.
-    ParamRule(r"vision_tower/.*/attention/qkv/kernel", ("embed", None)),
-    ParamRule(r"vision_tower/.*/attention/out/kernel", (None, "embed")),
-    ParamRule(r"vision_tower/.*/mlp/fc1/kernel", ("embed", "mlp")),
-    ParamRule(r"vision_tower/.*/mlp/fc1/bias", ("mlp",)),
-    ParamRule(r"vision_tower/.*/mlp/fc2/kernel", ("mlp", "embed")),
-    ParamRule(r"vision_tower/(.*/)?(patch_embedding|qkv|out|fc2)/bias", (None,)),
-)
-"""The tower of Qwen3-VL alone."""
-
-QWEN3_VL_RULES = (
-    *QWEN3_VISION_RULES,
-    ParamRule(r"(merger|deepstack_mergers_\d+)/norm/(scale|bias)", (None,)),
-    ParamRule(r"(merger|deepstack_mergers_\d+)/fc1/kernel", ("embed", "mlp")),
-    ParamRule(r"(merger|deepstack_mergers_\d+)/fc1/bias", ("mlp",)),
-    ParamRule(r"(merger|deepstack_mergers_\d+)/fc2/kernel", ("mlp", "embed")),
-    ParamRule(r"(merger|deepstack_mergers_\d+)/fc2/bias", (None,)),
-    *DECODER_RULES,
-)
-"""All parameters of Qwen3-VL."""
-
 ROUTER_RULES = (
     ParamRule(r"router/(look_\d/)?(query|key|value)/kernel", ("embed", "heads")),
     ParamRule(r"router/look_\d/out/kernel", ("heads", "embed"), optional=True),
