@@ -12,8 +12,14 @@ import pytest
 from PIL import Image
 
 from configs import grpo, kd
+from tests.training.draft_cases import make_record
 from tiger_jax import drafting, embedded, train
+from tiger_jax.data.draft_examples import AskQuestions
+from tiger_jax.data.mixtures import SceneSource
+from tiger_jax.data.processor import Processor
 from tiger_jax.data.record_cache import RecordCache
+from tiger_jax.data.scene_folder import write_tiny_folder
+from tiger_jax.data.teacher_cache import TeacherCache
 from tiger_jax.errors import UserError
 from tiger_jax.weights.load import load_params
 from tiger_jax.weights.router_io import read_router
@@ -217,3 +223,21 @@ def _at(params, path):
     for name in path:
         params = params[name]
     return np.asarray(params)
+
+
+def test_a_note_of_a_filled_cache_sees_the_processor(tmp_path):
+    """Another size of pictures makes other prompts: they are asked, not taken for answered."""
+    processor = Processor.from_folder(write_tiny_folder(tmp_path / "qwen", pair="tiny_qwen3_vl"))
+    bounds = dataclasses.replace(processor.image, min_pixels=3136, max_pixels=3136)
+    cache, source, filled = TeacherCache(tmp_path / "cache", {}), SceneSource(2), []
+    record = make_record(np.random.default_rng(0), (1,) * 4, 97, 1)
+
+    def fill(make, keys, progress):
+        filled.append(len(make(0).prefix.tokens))
+        cache.add_shard([(key, record) for key in keys])
+
+    for used in (processor, processor, dataclasses.replace(processor, image=bounds)):
+        lessons = object.__new__(drafting.Lessons)  # of which only what asks is needed
+        object.__setattr__(lessons, "ask", AskQuestions(used))
+        lessons.complete(source, cache, fill, "answered")
+    assert filled == [4 + 64, 4 + 16]  # 112 x 112 pixels, and 56 x 56
