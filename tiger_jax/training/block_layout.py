@@ -64,6 +64,16 @@ class Prefixes:
         return rope_deltas(self.positions, self.lengths)
 
 
+class Prefixed:
+    """A batch whose prefixes are fields among others."""
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """Its fields `tiles` and `prefix_*`."""
+        names = ("tokens", "image_rows", "lengths", "positions")
+        return Prefixes(self.tiles, *(getattr(self, f"prefix_{name}") for name in names))
+
+
 @struct.dataclass
 class TextRows:
     """Packed texts after their prefixes."""

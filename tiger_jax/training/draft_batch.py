@@ -12,11 +12,11 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from tiger_jax.routing.bank import Stream, make_stream
-from tiger_jax.training.block_layout import Prefixes, TextRows, at_anchors
+from tiger_jax.training.block_layout import Prefixed, TextRows, at_anchors
 
 
 @struct.dataclass
-class DraftBatch:
+class DraftBatch(Prefixed):
     """Prompts with the verifier's responses, and blocks to draft (data/draft_batches.py)."""
 
     tiles: Any
@@ -47,14 +47,6 @@ class DraftBatch:
     route_ids: Any
     """int32 [B, M, w]; -1 = no entry."""
     route_weights: Any
-
-    @property
-    def prefixes(self) -> Prefixes:
-        """As the verifier reads them."""
-        return Prefixes(
-            self.tiles, self.prefix_tokens, self.prefix_image_rows, self.prefix_lengths,
-            self.prefix_positions,
-        )  # fmt: skip
 
     @property
     def rows(self) -> Int[Array, "B L"]:

@@ -25,12 +25,12 @@ from tiger_jax.data.packing import pack_rows, take_packed
 from tiger_jax.models.frames import Tiles
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.training import block_layout
-from tiger_jax.training.block_layout import Prefixes, TextRows
+from tiger_jax.training.block_layout import Prefixed, TextRows
 from tiger_jax.training.train_step import LossSums
 
 
 @struct.dataclass
-class PackedBatch:
+class PackedBatch(Prefixed):
     """Pictures with several questions each, the questions packed into one row a picture."""
 
     prefix_tokens: Any
@@ -51,14 +51,6 @@ class PackedBatch:
     """int32 [B, L]: those of the segment standing alone behind the prefix."""
     weights: Any
     """float32 [B, L]: weight of the loss of predicting this token; 0 outside answers and </s>."""
-
-    @property
-    def prefixes(self) -> Prefixes:
-        """What stands before the questions."""
-        return Prefixes(
-            self.tiles, self.prefix_tokens, self.prefix_image_rows, self.prefix_lengths,
-            self.prefix_positions,
-        )  # fmt: skip
 
 
 def pack_batch(
