@@ -238,10 +238,7 @@ def test_a_model_without_videos_opens_none(processor, shown, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     for name in ("film.png", "broken.mp4", "none.mp4"):
         dropped = PrepareExample(processor)(film(shown, "?", name))
-        assert dropped.message == (
-            "video: this model reads no video; "
-            "give its pictures as images"
-        )
+        assert dropped.message == ("video: this model reads no video; give its pictures as images")
     assert isinstance(PrepareExample(processor)(example(shown / "cat.png")), PreparedExample)
 
 
