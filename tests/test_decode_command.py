@@ -1,6 +1,8 @@
 """The decode command as a person types it: answers, reports, and one clear line for every fault."""
 
+import gc
 import json
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -108,11 +110,64 @@ def test_pictures_are_read_a_few_batches_at_a_time(pair, tmp_path, monkeypatch):
     assert [bool(answer["error"]) for answer in answers] == [False, True, False, False, False]
 
 
-def test_the_default_pair_reads_no_video(capsys):
-    assert run("--video", "no.mp4") == 2
-    assert capsys.readouterr().err == (
-        "error: --video: expected --pair tiny_qwen3_vl or a --verifier, got tiny_llava\n"
-    )
+@pytest.mark.parametrize(("window_bytes", "expected"), [(0, [1, 1, 1]), (10**9, [3, 2, 1])])
+def test_pictures_are_let_go(pair, tmp_path, monkeypatch, window_bytes, expected):
+    """Three requests alike, one a batch: what is alive when each of them is decoded."""
+    monkeypatch.setattr("tiger_jax.session.WINDOW_BYTES", window_bytes)
+    made, alive = [], []
+    prepare, decode = Pipeline.prepare, Pipeline.run
+
+    def noted_prepare(self, *arguments):
+        prepared = prepare(self, *arguments)
+        made.append(weakref.ref(prepared.inputs.tiles))
+        return prepared
+
+    def noted_decode(self, *arguments):
+        gc.collect()
+        alive.append(sum(tiles() is not None for tiles in made))
+        return decode(self, *arguments)
+
+    monkeypatch.setattr(Pipeline, "prepare", noted_prepare)
+    monkeypatch.setattr(Pipeline, "run", noted_decode)
+    line = json.dumps({"images": [str(pair / "scene.png")], "prompt": "Count the circles."})
+    (tmp_path / "requests.jsonl").write_text("\n".join([line] * 3))
+    assert run("--verifier", pair / "verifier", "--requests", tmp_path / "requests.jsonl",
+               "--batch-size", 1, "--max-new-tokens", 3) == 0  # fmt: skip
+    assert alive == expected
+
+
+def test_ctrl_c_leaves_a_report_of_what_was_answered(pair, tmp_path, monkeypatch, capsys):
+    decode_batch, calls = Pipeline.run, []
+
+    def interrupted(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return decode_batch(self, *arguments)
+
+    monkeypatch.setattr(Pipeline, "run", interrupted)
+    line = json.dumps({"images": [str(pair / "scene.png")], "prompt": "Count the circles."})
+    (tmp_path / "requests.jsonl").write_text("\n".join([line] * 3))
+    report = tmp_path / "report.json"
+    assert run("--verifier", pair / "verifier", "--requests", tmp_path / "requests.jsonl",
+               "--batch-size", 1, "--max-new-tokens", 3, "--report", report) == 130  # fmt: skip
+    assert capsys.readouterr().err == "interrupted\n"
+    written = json.loads(report.read_text())
+    assert written["interrupted"]
+    assert [answer["id"] for answer in written["requests"]] == ["line-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--video: expected --pair tiny_qwen3_vl or a --verifier, got tiny_llava"),
+        (["--pair", "bogus"], "--pair: expected one of tiny_llava, tiny_qwen3_vl, got 'bogus'"),
+        (["--dry-run"], "--dry-run: expected no pictures, got --image or --video beside it"),
+    ],
+)
+def test_videos_where_none_can_be_read(capsys, arguments, message):
+    assert run("--video", ".", *arguments) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 def test_requests_file_with_bad_records(pair, tmp_path, capsys):
@@ -150,7 +205,7 @@ def test_requests_file_with_bad_records(pair, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--image", "no.png"], "no.png: expected an image file"),
+        (["--image", "no.png"], "no.png: expected a picture or video, found none there"),
         (["--verifier", "/nowhere"], "/nowhere: expected a checkpoint folder"),
         (["--draft-length", "fast"], "--draft-length: expected a number or auto, got 'fast'"),
         (["--requests", "none.jsonl"], "none.jsonl: expected a JSON Lines file"),
@@ -159,9 +214,12 @@ def test_requests_file_with_bad_records(pair, tmp_path, capsys):
         (["--report", "/nowhere/r.json"], "--report: expected a writable folder, got /nowhere"),
         (["--stop", ""], "--stop: expected a text"),
         (["--batch-size", "0"], "--batch-size: expected at least 1, got 0"),
-        (["--fps", "0"], "--fps: expected a number above 0, got 0.0"),
-        (["--max-frames", "0"], "--max-frames: expected at least 1, got 0"),
-        (["--video", "no.mp4"], "video: this model reads no video; give its pictures as images"),
+        (["--fps", "2"], "--fps: expected --video or --requests beside it"),
+        (["--video", ".", "--fps", "0"], "--fps: expected a number in 1e-06..1000000, got 0.0"),
+        (["--video", ".", "--max-frames", "0"], "--max-frames: expected a whole number in 1..,"),
+        (["--video", "no.mp4"], "no.mp4: expected a picture or video, found none there"),
+        (["--video", ""], "'': expected a picture or video, found none there"),
+        (["--video", "."], "video: this model reads no video; give its pictures as images"),
         (["--pair", "tiny_qwen3_vl"], "--pair: expected it alone, got --verifier beside it"),
         (["--draft-length", "0", "--selector", "random"], "--selector: expected a drafter to use"),
         (["--drafter", "none", "--routed-tokens", "4"], "expected a drafter to use it, got --draf"),

@@ -42,11 +42,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--video", action="append", default=[], metavar="PATH",
                       help="a video file, an animation, or a folder of pictures")  # fmt: skip
     what.add_argument("--fps", type=float,
-                      help="pictures of a video that are read a second (default: as the "
-                           "verifier's folder says, usually 2)")  # fmt: skip
+                      help="frames sampled from a second of video; for a folder of pictures, the "
+                           "rate they were taken at (default: as the verifier's folder says, "
+                           "usually 2)")  # fmt: skip
     what.add_argument("--max-frames", type=int,
-                      help="most pictures of a video that are read (default likewise, usually "
-                           "768)")  # fmt: skip
+                      help="most frames of a video (default likewise, usually 768)")  # fmt: skip
     what.add_argument("--video-prompt", choices=("v5", "4.57"), default="v5",
                       help="a video's marks as transformers 5 writes them, or 4.57")  # fmt: skip
     what.add_argument("--prompt", help="the question; '<image>' and '<video>' in it place them")
@@ -64,8 +64,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     models.add_argument("--drafter", metavar="DIR", help="'none' decodes plainly")
     models.add_argument(
         "--drafter-kind", choices=embedded.KINDS,
-        help="which drafter of the embedded pair: a head on the verifier's own states (tiger_head, "
-        "the default, sees 8 routed visual tokens), or 'vlm', a small model of its own",
+        help="which drafter of the embedded pair: a head on the verifier's own states (tiger_head "
+        "sees 8 routed visual tokens; the default where a pair has it), or 'vlm', a small model "
+        "of its own",
     )  # fmt: skip
     models.add_argument("--dtype", choices=("float32", "bfloat16"),
                         help="default: float32 on CPU, bfloat16 on accelerators")  # fmt: skip
@@ -212,6 +213,8 @@ def _run(args: argparse.Namespace) -> int:
         Path(args.report).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if not args.quiet:
         print(session.summary(report))
+    if report.get("interrupted"):
+        raise KeyboardInterrupt
     failed = [r for r in report["requests"] if r["error"]]
     return 1 if failed and len(failed) == len(report["requests"]) else 0
 
@@ -240,16 +243,7 @@ def _check(args: argparse.Namespace) -> None:
     """What can be refused before anything is loaded."""
     if args.requests and (args.image or args.video or args.prompt is not None):
         raise UserError("--requests: expected it alone, got --image, --video or --prompt beside it")
-    if args.fps is not None and not 0 < args.fps < float("inf"):
-        raise UserError(f"--fps: expected a number above 0, got {args.fps}")
-    if args.max_frames is not None and args.max_frames < 1:
-        raise UserError(f"--max-frames: expected at least 1, got {args.max_frames}")
-    pair = args.pair or embedded.PAIRS[0]
-    if args.video and not args.verifier and pair not in embedded.VIDEO_PAIRS:
-        able = " or ".join(embedded.VIDEO_PAIRS)
-        raise UserError(f"--video: expected --pair {able} or a --verifier, got {pair}")
-    if args.pair and args.verifier:
-        raise UserError("--pair: expected it alone, got --verifier beside it")
+    _check_pictures(args)
     if args.draft_length != AUTO and not args.draft_length.isdecimal():
         raise UserError(f"--draft-length: expected a number or auto, got {args.draft_length!r}")
     if args.batch_size < 1:
@@ -277,6 +271,42 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"{args.requests}: expected a JSON Lines file of requests, found none there"
         )
+
+
+def _check_pictures(args: argparse.Namespace) -> None:
+    """Which pair, and what it is shown."""
+    if args.pair and args.verifier:
+        raise UserError("--pair: expected it alone, got --verifier beside it")
+    known = published.PAIRS if args.dry_run else embedded.PAIRS
+    if args.pair and args.pair not in known:
+        raise UserError(f"--pair: expected one of {', '.join(known)}, got {args.pair!r}")
+    pair = args.pair or embedded.PAIRS[0]
+    if args.dry_run and (args.image or args.video):
+        raise UserError("--dry-run: expected no pictures, got --image or --video beside it")
+    if args.video and not args.verifier and pair not in embedded.VIDEO_PAIRS:
+        able = " or ".join(embedded.VIDEO_PAIRS)
+        raise UserError(f"--video: expected --pair {able} or a --verifier, got {pair}")
+    for path in (*args.image, *args.video):
+        if not os.path.exists(path):
+            raise UserError(f"{path or repr(path)}: expected a picture or video, found none there")
+    _check_sampling({"--fps": args.fps, "--max-frames": args.max_frames},
+                    has_videos=bool(args.video or args.requests))  # fmt: skip
+
+
+def _check_sampling(given: dict[str, float | None], has_videos: bool) -> None:
+    """How videos are sampled, if that is asked for."""
+    asked = {name: value for name, value in given.items() if value is not None}
+    if asked and not has_videos:
+        raise UserError(f"{next(iter(asked))}: expected --video or --requests beside it")
+    if not asked:
+        return
+    from tiger_jax.data.videos import SAMPLING_CHECKS  # numpy and Pillow, which --help can spare
+
+    for name, value in asked.items():
+        try:
+            SAMPLING_CHECKS[name.removeprefix("--").replace("-", "_")](name, value)
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
 
 def _check_routing(args: argparse.Namespace) -> None:

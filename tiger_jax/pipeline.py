@@ -179,10 +179,7 @@ class Pipeline:
             raise UserError(f"prompt: expected valid Unicode text ({error.reason})") from None
         images, videos = load_pictures(request, self.processor, self.video)
         text = build_prompt(self.processor, request.prompt, len(images), len(videos))
-        limit = min(self.config.text.max_positions, SEQ_BUCKETS[-1])
-        inputs = make_prompt(
-            self.processor, self.config, text, images, max_length=limit, videos=videos
-        )
+        inputs = make_prompt(self.processor, self.config, text, images, videos=videos)
         given = {
             field.name: getattr(request, field.name)
             for field in dataclasses.fields(Options)

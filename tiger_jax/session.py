@@ -2,8 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -27,10 +26,12 @@ CALIBRATION_LENGTH = 8
 """Draft length while `auto` learns the acceptance; the longest that it may choose."""
 CALIBRATION_REQUESTS = 4
 WINDOW = 16
-"""Batches whose pictures are in memory at once."""
+"""Batches whose requests are looked through for those of one shape."""
+WINDOW_BYTES = 2**30
+"""Of pictures in memory at once, and one request more: a video takes up to 300 MB."""
 MEASURED_LENGTHS = (1, 2, 3, 5, 8)
 
-Records = Iterable[Request | RecordError]
+Records = Sequence[Request | RecordError]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Session:
         self._costs: costs.Costs | None = None
         self._rounds: list[list[int]] = []
         """Accepted lengths of the answers at the present draft length."""
+        self._compared: list[Prepared] = []
+        """The first batch that was decoded plainly too; costs are measured on it."""
         self._calibration: dict | None = None
 
     def answer_one(self, images: list[str], videos: list[str], prompt: str, stream: Stream) -> dict:
@@ -115,49 +118,65 @@ class Session:
         output = self._timed([prepared], update)
         self._rounds.append(output.outputs[0].accepted_lengths)
         stream.end(output.outputs[0].text)
-        report = self._report([Answer("1", output.outputs[0])], [prepared])
+        report = self._report([Answer("1", output.outputs[0])])
         return report | {"first_token_seconds": stream.first_token_seconds}
 
     def answer(self, records: Records, show: Callable[[Answer], None] | None = None) -> dict:
         """Answer many requests in batches; a bad record only spoils its own answer.
 
-        Pictures are read for some batches at a time: a video takes hundreds of megabytes.
+        Ctrl-C ends it early: `interrupted` of the report, which has the answers until then.
         """
-        answers: list[Answer] = []
-        first: list[Prepared] = []
-        waiting = iter(records)
-        while window := list(islice(waiting, WINDOW * self.settings.batch_size)):
-            said, prepared = self._answer_window(window, show)
-            answers += said
-            first = first or prepared[: self.settings.batch_size]
-        return self._report(answers, first)
+        answers: dict[int, Answer] = {}
+        interrupted = False
+        try:
+            while len(answers) < len(records):
+                self._answer_window(records, answers, show)
+        except KeyboardInterrupt:
+            interrupted, self._compared = True, []  # costs would take their time
+        report = self._report([answers[i] for i in sorted(answers)])
+        return report | {"interrupted": interrupted}
 
     def _answer_window(
-        self, records: Sequence[Request | RecordError], show: Callable[[Answer], None] | None
-    ) -> tuple[list[Answer], list[Prepared]]:
-        """Answers in the order of the records, and those that could be prepared."""
-        answers: dict[int, Answer] = {}
+        self, records: Records, answers: dict[int, Answer], show: Callable[[Answer], None] | None
+    ) -> None:
+        """Add the answers to the next records.
+
+        Pictures are read for some batches at a time, and let go batch by batch.
+        """
         prepared: dict[int, Prepared] = {}
-        for index, record in enumerate(records):
+        first, used = len(answers), 0
+        last = min(first + WINDOW * self.settings.batch_size, len(records))
+        for index, record in enumerate(records[first:last], first):
             try:
                 if isinstance(record, RecordError):
                     raise UserError(f"line {record.line}: {record.message}")
                 prepared[index] = self.pipeline.prepare(record, self.settings.options)
+                used += prepared[index].inputs.picture_bytes
+                if used > WINDOW_BYTES:
+                    break
             except UserError as error:
                 answers[index] = Answer(record.id, error=str(error))
                 if show:
                     show(answers[index])
-        places, items = list(prepared), list(prepared.values())
-        for group in batches(items, self.settings.batch_size):
-            outputs = self._timed([items[i] for i in group]).outputs
-            for i, output in zip(group, outputs, strict=True):
-                answers[places[i]] = Answer(items[i].request.id, output)
-                self._rounds.append(output.accepted_lengths)
-                if show:
-                    show(answers[places[i]])
-            if self._calibrating and len(self._rounds) >= CALIBRATION_REQUESTS:
-                self._choose_draft_length([items[i] for i in group])
-        return [answers[i] for i in sorted(answers)], items
+        places = list(prepared)
+        groups = list(batches(list(prepared.values()), self.settings.batch_size))
+        for group in groups:
+            said = self._answer_group([prepared.pop(places[i]) for i in group], show)
+            answers.update(zip((places[i] for i in group), said, strict=True))
+
+    def _answer_group(
+        self, group: list[Prepared], show: Callable[[Answer], None] | None
+    ) -> list[Answer]:
+        """Answers to requests that are decoded together."""
+        outputs = self._timed(group).outputs
+        answers = [Answer(item.request.id, out) for item, out in zip(group, outputs, strict=True)]
+        if show:
+            for answer in answers:
+                show(answer)
+        self._rounds += [output.accepted_lengths for output in outputs]
+        if self._calibrating and len(self._rounds) >= CALIBRATION_REQUESTS:
+            self._choose_draft_length(group)
+        return answers
 
     @property
     def _calibrating(self) -> bool:
@@ -178,6 +197,7 @@ class Session:
             self._tally.decode_seconds += output.decode_seconds
             self._tally.compiled |= output.compiled
             return output
+        self._compared = self._compared or group
         plain = _warm(self.pipeline.plain(), group, size)
         timed = _warm(self.pipeline, group, size)
         # Above temperature 0 the law is the same, the draws are not: there is nothing to compare.
@@ -207,14 +227,14 @@ class Session:
         self._rounds = []
         self.pipeline = self.pipeline.with_draft_length(best)
 
-    def _report(self, answers: list[Answer], prepared: list[Prepared]) -> dict:
+    def _report(self, answers: list[Answer]) -> dict:
         """Everything counted and timed in this run; null where it was not measured."""
         tally, outputs = self._tally, [a.output for a in answers if a.output]
         seen = statistics.pool(
             self._rounds if self._speculative else [],
             sum(len(o.tokens) for o in outputs),
         )
-        measured = self._measured_costs(prepared)
+        measured = self._measured_costs()
         compare = self.settings.compare and tally.decode_seconds > 0
         report = {
             "requests": [_request_entry(a) for a in answers],
@@ -258,11 +278,11 @@ class Session:
             )
         return report
 
-    def _measured_costs(self, prepared: list[Prepared]) -> costs.Costs | None:
+    def _measured_costs(self) -> costs.Costs | None:
         """c, c_route and v at the run's own draft length and batch."""
-        if not (self.settings.compare and self._speculative and prepared):
+        if not (self._speculative and self._compared):
             return None
-        group = prepared[: self.settings.batch_size]
+        group = self._compared
         arrays = self.pipeline.arrays([p.inputs for p in group], self.settings.batch_size)
         return costs.measure(self.pipeline.engine, arrays, [p.options for p in group])
 

@@ -22,12 +22,12 @@ from jaxtyping import Float32, Int32
 from PIL import Image
 
 from tiger_jax.data.processor import Processor
-from tiger_jax.data.prompts import check_length, check_placeholders
+from tiger_jax.data.prompts import check_length, check_placeholders, check_tiles
 from tiger_jax.data.videos import Video
 from tiger_jax.data.visual import TEXT, Visual
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import ModelConfig
-from tiger_jax.models.frames import Tiles, join_tiles
+from tiger_jax.models.frames import Tiles, arrays_of, join_tiles
 from tiger_jax.models.image_geometry import NEWLINE
 
 SEQ_BUCKETS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192,
@@ -53,6 +53,11 @@ class PromptInputs(NamedTuple):
     """Rotary positions, on one axis or several."""
     tile_rows: int
     """r of `image_rows`."""
+
+    @property
+    def picture_bytes(self) -> int:
+        """Memory of its tiles."""
+        return sum(array.nbytes for array in arrays_of(self.tiles))
 
     @property
     def next_position(self) -> int:
@@ -97,6 +102,11 @@ def round_up(n: int, buckets: Sequence[int]) -> int:
     raise UserError(f"bucket: expected at most {buckets[-1]}, got {n}")
 
 
+def longest_prompt(config: ModelConfig) -> int:
+    """Tokens that a prompt may have: as many as the model has positions and a batch columns."""
+    return min(config.text.max_positions, SEQ_BUCKETS[-1])
+
+
 def make_prompt(
     processor: Processor,
     config: ModelConfig,
@@ -109,11 +119,11 @@ def make_prompt(
 
     Args:
         images: RGB pictures in the order of their placeholders.
-        max_length: longest prompt allowed; the model's positions by default.
+        max_length: longest prompt allowed; `longest_prompt` by default.
         videos: in the order of their placeholders, as the images are.
 
     Raises:
-        UserError: placeholders and pictures differ in number, or the expanded prompt is too long.
+        UserError: placeholders and pictures differ in number, or the expanded prompt does not fit.
     """
     ids = processor.encode(text)
     waiting = {}
@@ -128,7 +138,9 @@ def make_prompt(
         parts += shown or [_text(tokens)]
     needed = sum(len(part.tokens) for part in parts)
     pictured = sum(int((part.frames >= 0).sum()) for part in parts)
-    check_length(needed, pictured, max_length or config.text.max_positions, len(videos))
+    check_length(needed, pictured, max_length or longest_prompt(config), len(videos))
+    tiles = sum(len(part.tiles) for part in parts if part.tiles is not None)
+    check_tiles(tiles, TILE_BUCKETS[-1], len(videos))
     return _join(processor, parts)
 
 

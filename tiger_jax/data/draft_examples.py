@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int32
 from PIL import Image
 
-from tiger_jax.data.batches import PromptInputs, make_prompt
+from tiger_jax.data.batches import PromptInputs, longest_prompt, make_prompt
 from tiger_jax.data.clips import Clip
 from tiger_jax.data.examples import (
     DroppedExample,
@@ -111,7 +111,7 @@ class AskQuestions:
     reference: bool = False
     """Bring the answers that the record holds, to be learnt instead of the verifier's own."""
     max_length: int = 0
-    """Most tokens of a prompt's text with its response; 0 = as many as the model has positions."""
+    """Most tokens of a prompt's text with its response; 0 = as many as fit."""
 
     def __call__(self, record: Scene | Clip | Example) -> DraftExample | DroppedExample:
         if not isinstance(record, Example):
@@ -136,10 +136,14 @@ class AskQuestions:
 
     def too_long(self, example: DraftExample, responses: Sequence[int] | np.ndarray) -> str | None:
         """Why an example with responses of these lengths cannot be used; None if it can."""
-        needed = example.text_tokens(responses)
-        if not self.max_length or needed <= self.max_length:
-            return None
-        return f"text: expected at most {self.max_length} tokens (max_length), needs {needed}"
+        text = example.text_tokens(responses)
+        if self.max_length and text > self.max_length:
+            return f"text: expected at most {self.max_length} tokens (max_length), needs {text}"
+        limit = longest_prompt(self.processor.config)
+        whole = text + int((example.prefix.image_ids >= 0).sum())
+        if whole > limit:
+            return f"example: expected at most {limit} tokens with its response, needs {whole}"
+        return None
 
     def _example(self, questions: list[str], answers: list, pictures: Pictures) -> DraftExample:
         counts = len(pictures.images), len(pictures.videos)

@@ -142,7 +142,7 @@ class PrepareExample:
 
     processor: Processor
     max_length: int | None = None
-    """Longest prompt in tokens; the model's positions by default."""
+    """Longest prompt in tokens; as `make_prompt` by default."""
 
     def __call__(self, example: Example) -> PreparedExample | DroppedExample:
         processor = self.processor

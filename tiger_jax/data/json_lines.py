@@ -118,7 +118,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(items)
 
 
-def number(whole: bool, low: int, high: int | None = None) -> Check:
+def number(whole: bool, low: int | float, high: int | float | None = None) -> Check:
     """A check for numbers in low..high; `whole` ones stay int, others become float."""
     limit = f"{low}.." if high is None else f"{low}..{high}"
     what = "a whole number" if whole else "a number"

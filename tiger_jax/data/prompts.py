@@ -38,11 +38,23 @@ def check_length(needed: int, pictured: int, limit: int, n_videos: int = 0) -> N
     """
     if needed <= limit:
         return
-    kinds, less = "images", "fewer or smaller images"
-    if n_videos:
-        kinds = "images and videos"
-        less = "fewer, smaller or shorter images and videos (--fps, --max-frames)"
+    kinds = "images and videos" if n_videos else "images"
     raise UserError(
         f"prompt: needs {needed} tokens ({pictured} of them for {kinds}), the limit is "
-        f"{limit}; nothing is cut: shorten the text, or give {less}"
+        f"{limit}; nothing is cut: shorten the text, or give {_less(n_videos)}"
     )
+
+
+def check_tiles(needed: int, limit: int, n_videos: int = 0) -> None:
+    """UserError if the pictures are cut into more pieces than the vision tower takes at once."""
+    if needed > limit:
+        raise UserError(
+            f"prompt: needs {needed} tiles (of pictures, or two frames of a video), the limit is "
+            f"{limit}: give {_less(n_videos)}"
+        )
+
+
+def _less(n_videos: int) -> str:
+    if n_videos:
+        return "fewer, smaller or shorter images and videos (--fps, --max-frames)"
+    return "fewer or smaller images"

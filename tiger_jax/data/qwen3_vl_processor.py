@@ -4,6 +4,8 @@ N: frames, P: patches of a frame (a bucket), T: pictures of a frame (2), H, W: h
 pixels, m: merge side, p: patch side, C: channels, S: tokens, f: frames of a prompt.
 """
 
+import math
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from tiger_jax.models.frames import PATCH_BUCKETS, Frames
 
 VIDEO_SIZE = {"longest_edge": 25165824, "shortest_edge": 4096}
 """Bounds of a video's pixels in the published folders, for a folder without video settings."""
+SCALE = 1 / 255
 _PLACED = {IMAGE_TOKEN: "image", VIDEO_TOKEN: "video"}
 
 
@@ -41,20 +44,20 @@ class PixelSettings:
 
     min_pixels: int
     max_pixels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    resample: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    resample: Image.Resampling
 
     def resized(
         self, picture: UInt8[np.ndarray, "H W C"], height: int, width: int
     ) -> UInt8[np.ndarray, "h w C"]:
         """The picture in another size; Pillow's own filter, as the Pil processor class has it."""
         image = Image.fromarray(picture)
-        return np.asarray(image.resize((width, height), Image.Resampling(self.resample)))
+        return np.asarray(image.resize((width, height), self.resample))
 
     def normalised(self, pixels: UInt8[np.ndarray, "... C"]) -> Float32[np.ndarray, "... C"]:
         """(pixel / 255 - mean) / std."""
-        scaled = pixels.astype(np.float32) * np.float32(1 / 255)
+        scaled = pixels.astype(np.float32) * np.float32(SCALE)
         return (scaled - np.float32(self.mean)) / np.float32(self.std)
 
 
@@ -162,7 +165,11 @@ class Qwen3VLProcessor(Processor):
                 config.vision_end_token_id, pad)  # fmt: skip
 
     def _content(self, question: str, n_images: int, n_videos: int) -> list[dict]:
-        """The parts of the user's turn: pictures that the question does not place come first."""
+        """The parts of the user's turn: pictures that the question does not place come first.
+
+        Raises:
+            UserError: a placeholder token that does not stand between its marks.
+        """
         placed = {mark: kind for mark, kind in _PLACED.items() if kind == "image" or n_videos}
         parts = [part for part in re.split(f"({'|'.join(placed)})", question) if part]
         content = [
@@ -171,7 +178,10 @@ class Qwen3VLProcessor(Processor):
         ]
         front = []
         for kind, count in (("image", n_images), ("video", n_videos)):
-            if f"<{kind}>" not in question and self._text(self.placeholder(kind)) not in question:
+            token, marked = self._text(self.placeholder(kind)), self._marked(kind)
+            if token in question.replace(marked, ""):
+                raise UserError(f"prompt: expected <{kind}> or {marked}, got {token} alone")
+            if f"<{kind}>" not in question and marked not in question:
                 front += [{"type": kind}] * count
         return [*front, *content]
 
@@ -289,7 +299,7 @@ def _patches(
 
 
 def _pixel_settings(path: Path, raw: dict, vision: Qwen3VisionConfig) -> PixelSettings:
-    """Settings of preprocessor_config.json: nothing has a default but the filter."""
+    """Settings of preprocessor_config.json: nothing has a default but the filter and the scale."""
     for name in ("patch_size", "temporal_patch_size", "merge_size"):
         if raw.get(name) != getattr(vision, name):
             raise UserError(
@@ -300,23 +310,33 @@ def _pixel_settings(path: Path, raw: dict, vision: Qwen3VisionConfig) -> PixelSe
         if raw.get(name) is False:
             raise UserError(f"{path}: {name}=false is not supported")
     try:
-        size = raw["size"]
-        return PixelSettings(
-            min_pixels=size["shortest_edge"],
-            max_pixels=size["longest_edge"],
-            mean=tuple(raw["image_mean"]),
-            std=tuple(raw["image_std"]),
-            resample=raw.get("resample", Image.Resampling.BICUBIC),
+        size, (r, g, b), (r_std, g_std, b_std) = raw["size"], raw["image_mean"], raw["image_std"]
+        settings = PixelSettings(
+            min_pixels=operator.index(size["shortest_edge"]),
+            max_pixels=operator.index(size["longest_edge"]),
+            mean=(float(r), float(g), float(b)),
+            std=(float(r_std), float(g_std), float(b_std)),
+            resample=Image.Resampling(raw.get("resample", Image.Resampling.BICUBIC)),
         )
-    except (KeyError, TypeError) as error:
+        scale = float(raw.get("rescale_factor", SCALE))
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path}: expected size with shortest_edge and longest_edge, image_mean and "
-            f"image_std, found no {error}"
+            f"{path}: expected size with shortest_edge and longest_edge in pixels, three numbers "
+            f"each as image_mean and image_std, and a resample of Pillow's, got {error!r}"
         ) from None
+    if not math.isclose(scale, SCALE, rel_tol=1e-6):
+        raise UserError(f"{path}: expected rescale_factor 1/255, got {scale}")
+    return settings
 
 
 def _sampling(path: Path, raw: dict) -> VideoSampling:
-    """The folder's sampling of videos, with the published numbers where it says nothing."""
+    """The folder's sampling of videos, with the published numbers where it says nothing.
+
+    Raises:
+        UserError: values out of their range, or a number of frames instead of a rate.
+    """
+    if raw.get("num_frames") is not None:
+        raise UserError(f"{path}: expected fps, got num_frames={raw['num_frames']}")
     given = {name: raw[name] for name in SAMPLING_CHECKS if raw.get(name) is not None}
     try:
         own = {name: SAMPLING_CHECKS[name](name, value) for name, value in given.items()}
@@ -330,7 +350,7 @@ def _with_bounds(raw: dict) -> dict:
     for videos transformers ignores them."""
     named = {"shortest_edge": raw.get("min_pixels"), "longest_edge": raw.get("max_pixels")}
     named = {edge: pixels for edge, pixels in named.items() if pixels is not None}
-    return raw | {"size": raw.get("size", {}) | named} if named else raw
+    return raw | {"size": (raw.get("size") or {}) | named} if named else raw
 
 
 def _as_video(raw: dict) -> dict:

@@ -110,8 +110,10 @@ def _pyav() -> ModuleType:
 
 
 def _open(av: ModuleType, path: Path):
-    """The file and nothing that it refers to: a playlist must not lead to an address."""
-    return av.open(f"file:{path}", options={"protocol_whitelist": "file"})
+    """The file and nothing that it refers to: a playlist must not lead to an address. Titles and
+    the like may be in any encoding: nobody reads them."""
+    only_files = {"protocol_whitelist": "file"}
+    return av.open(f"file:{path}", options=only_files, metadata_errors="ignore")
 
 
 def _stream_of(container):

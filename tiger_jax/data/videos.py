@@ -5,11 +5,12 @@ n: sampled pictures, H, W: height, width in pixels.
 
 import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -24,6 +25,8 @@ FPS, MIN_FRAMES, MAX_FRAMES = 2.0, 4, 768
 """What Qwen3-VL's folders have where they say nothing."""
 _UNKNOWN_DURATION = 100  # ms of an animation's picture that names none, as browsers show it
 _NO_PICTURES = ("EPS", "MPEG")  # which Pillow knows, and opens with other programs or not at all
+# What Pillow's readers come to, depending on where a file was cut.
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
 
 class VideoSampling(NamedTuple):
@@ -46,20 +49,8 @@ class VideoSampling(NamedTuple):
 PUBLISHED_SAMPLING = VideoSampling(FPS, MAX_FRAMES, MIN_FRAMES)
 
 
-def check_rate(name: str, value: Any) -> float:
-    """A finite number above zero, as a check of a record's field."""
-    what = f"{name}: expected a number above 0, got {value!r}"
-    try:
-        value = number(whole=False, low=0)(name, value)
-    except ValueError:
-        raise ValueError(what) from None
-    if not value:
-        raise ValueError(what)
-    return value
-
-
 SAMPLING_CHECKS: dict[str, Check] = {
-    "fps": check_rate,
+    "fps": number(whole=False, low=1e-6, high=1_000_000),  # a picture in 11 days, or a microsecond
     "max_frames": number(whole=True, low=1),
     "min_frames": number(whole=True, low=1),
 }
@@ -103,7 +94,8 @@ def sample_indices(
                         ("max_frames", max_frames)):  # fmt: skip
         if not 0 < value < float("inf"):
             raise UserError(f"video: expected {name} above 0, got {value}")
-    return _spread(total, min(max(int(total / source_fps * fps), min_frames), max_frames))
+    wanted = int(min(total / source_fps * fps, total))
+    return _spread(total, min(max(wanted, min_frames), max_frames))
 
 
 def load_video(
@@ -151,7 +143,7 @@ def load_video(
         raise UserError(f"{path}: {error}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(f"{path}: pictures too large ({error})") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except _DAMAGE as error:
         raise UserError(f"{path}: damaged animation ({error})") from None
     shelf, seconds = read_file(path, choose, fit)
     return _video(shelf, seconds)
