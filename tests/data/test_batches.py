@@ -252,10 +252,19 @@ def test_batch_of_qwen_prompts(qwen_processor, pictures):
     assert (alone.image_rows == TEXT).all()
 
 
+def test_more_frames_than_a_batch_holds(qwen_processor):
+    film = Video(np.zeros((2 * 769, 32, 32, 3), np.uint8), tuple(map(float, range(2 * 769))))
+    message = r"needs 769 tiles .* the limit is 768: give fewer, .* \(--fps, --max-frames\)"
+    with pytest.raises(UserError, match=message):
+        make_prompt(qwen_processor, qwen_processor.config,
+                    build_prompt(qwen_processor, "Hi?", 0, 1), [], 10_000, [film])  # fmt: skip
+
+
 def test_pictures_and_placeholders_of_each_kind_are_counted(qwen_processor, pictures):
     """A video does not stand in for an image, whatever the sum."""
     small, _, video = pictures
-    both, own = "<image> and <video>?", "<image> and <|video_pad|>?"
+    both = "<image> and <video>?"
+    own = "<image> and <|vision_start|><|video_pad|><|vision_end|>?"
     for text, images, videos, message in [
         (both, [small, small], [], "1 placeholders and 2 images"),
         (own, [small], [], "1 placeholders and 0 videos"),  # without a video "<video>" is text

@@ -13,6 +13,7 @@ from tiger_jax.data.examples import DroppedExample, Example
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import make_scene
 from tiger_jax.data.videos import Video
+from tiger_jax.errors import UserError
 from tiger_jax.models.frames import Frames
 
 
@@ -114,6 +115,19 @@ def test_texts_that_are_too_long(processor, scene):
     dropped = AskQuestions(processor, max_length=longest)(scene)
     assert isinstance(dropped, DroppedExample)
     assert dropped.message.endswith(f"needs {longest + 1}")
+
+
+def test_more_tokens_than_a_batch_has_columns(qwen_processor, scene, monkeypatch):
+    ask = AskQuestions(qwen_processor)
+    whole = ask(scene)
+    monkeypatch.setattr("tiger_jax.data.batches.SEQ_BUCKETS", (len(whole.prompt(0).tokens) + 9,))
+    longest = max(len(whole.prompt(number).tokens) for number in range(len(whole.questions)))
+    room = len(whole.prompt(0).tokens) + 9 - longest
+    assert ask.too_long(whole, [room] * 4) is None
+    assert ask.too_long(whole, [room + 1] * 4).startswith("example: expected at most")
+    monkeypatch.setattr("tiger_jax.data.batches.SEQ_BUCKETS", (60,))
+    with pytest.raises(UserError, match="the limit is 60"):
+        make_example(qwen_processor, [build_prompt(qwen_processor, "Hi?", 1)], [scene.image])
 
 
 def test_prompts_that_do_not_share_their_beginning(processor, scene):

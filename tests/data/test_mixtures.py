@@ -11,6 +11,7 @@ from tiger_jax.data.clips import Clip, make_clip
 from tiger_jax.data.mixtures import PackBranches, SceneSource, branch_ids, scene_batches
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
+from tiger_jax.errors import UserError
 
 
 def numbers(batches) -> list[int]:
@@ -204,6 +205,22 @@ def test_scenes_and_clips_take_turns_by_batches(qwen_processor):
         assert len(set(batch.prefix_lengths.tolist())) == 1  # nothing but one kind, so no padding
         assert batch.prefix_tokens.shape == (2, batch.prefix_lengths[0])
         assert batch.tiles.counts.tolist() == [256] * (6 if kind == "clips" else 2)
+
+
+def test_held_out_kinds_come_one_after_the_other(qwen_processor):
+    """Seven scenes and three clips, two a batch: three full batches and one, each record once."""
+    sources = [(SceneSource(7), 0.5), (SceneSource(3, clips=True), 0.5)]
+    batches = list(scene_batches(qwen_processor, sources, 2, shuffle_seed=None, num_epochs=1,
+                                 branch_length=96))  # fmt: skip
+    assert kinds(batches) == ["scenes"] * 3 + ["clips"]
+    rows = [row.tobytes() for batch in batches for row in batch.branch_tokens]
+    assert len(set(rows)) == 8
+
+
+def test_no_full_batch_is_refused(qwen_processor):
+    sources = [(SceneSource(3), 0.5), (SceneSource(2, clips=True), 0.5)]
+    with pytest.raises(UserError, match="expected 4 or more for a batch, got 3, 2"):
+        scene_batches(qwen_processor, sources, 4, num_epochs=1)
 
 
 def test_order_of_a_mixture_follows_the_seed(qwen_processor):

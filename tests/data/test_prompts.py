@@ -1,6 +1,7 @@
 """Templates word by word, and the four ways in which pictures and placeholders can disagree."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -117,6 +118,13 @@ def test_pictures_of_a_mixed_prompt_stand_in_the_order_of_their_placeholders(qwe
     rows = prompt.image_rows[prompt.image_rows >= 0]
     assert (rows // prompt.tile_rows).tolist() == seen.tolist()
     assert prompt.tile_rows == 64
+
+
+@pytest.mark.parametrize("question", ["What is <|image_pad|>?", f"{SHOWN} or <|image_pad|>"])
+def test_a_placeholder_token_without_its_marks(qwen, question):
+    message = re.escape(f"expected <image> or {SHOWN}, got <|image_pad|> alone")
+    with pytest.raises(UserError, match=message):
+        build_prompt(qwen, question, 1)
 
 
 COUNTS = [

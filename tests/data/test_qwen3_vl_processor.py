@@ -1,8 +1,6 @@
 """Pixels, grids, ids and places of Qwen3-VL's input against transformers and hand-made cases."""
 
 import dataclasses
-import json
-import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.qwen3_folder import IMAGE, QWEN3_TOKENIZER, VIDEO, write_qwen3_folder
+from tests.qwen3_folder import IMAGE, QWEN3_TOKENIZER, write_qwen3_folder
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.qwen3_vl_processor import Qwen3VLProcessor
-from tiger_jax.data.videos import Video, VideoSampling
+from tiger_jax.data.videos import Video
 from tiger_jax.errors import UserError
 from tiger_jax.models.frame_geometry import smart_resize, video_size
 from tiger_jax.models.frames import PATCH_BUCKETS
@@ -296,98 +294,6 @@ def test_refused_pictures(small):
     wide = dataclasses.replace(small.image, max_pixels=10**9, min_pixels=18_000_000)
     with pytest.raises(UserError, match="at most 65536 patches"):
         dataclasses.replace(small, image=wide).visual(np.zeros((4, 4, 3), np.uint8))
-
-
-def rewrite(folder, name, **changes):
-    path = folder / f"{name}.json"
-    raw = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({k: v for k, v in raw.items() if v is not None}))
-
-
-def test_settings_are_read_and_never_defaults(folder, tmp_path):
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    rewrite(copy, "preprocessor_config", size={"shortest_edge": 1024, "longest_edge": 9216},
-            image_mean=[0.1, 0.2, 0.3])  # fmt: skip
-    processor = Processor.from_folder(copy)
-    assert processor.visual(noise(640, 640)).grids.tolist() == [[3, 3]]
-    assert processor.image.mean == (0.1, 0.2, 0.3)
-    assert processor.video.max_pixels == 25165824
-    rewrite(copy, "preprocessor_config", max_pixels=4096)
-    assert Processor.from_folder(copy).image.max_pixels == 4096
-
-    (copy / "video_preprocessor_config.json").unlink()
-    video = Processor.from_folder(copy).video
-    assert (video.min_pixels, video.max_pixels) == (4096, 25165824)
-    assert video.mean == (0.1, 0.2, 0.3)
-
-
-def test_settings_inside_processor_config(folder, tmp_path):
-    """As transformers 5 saves them."""
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    for name in ("preprocessor_config", "video_preprocessor_config"):
-        (copy / f"{name}.json").unlink()
-    with pytest.raises(UserError, match=r"preprocessor_config\.json: file not found"):
-        Processor.from_folder(copy)
-    own = {"shortest_edge": 1, "longest_edge": 2}
-    nested = {"image_processor": IMAGE, "video_processor": VIDEO | {"size": own}}
-    (copy / "processor_config.json").write_text(json.dumps(nested))
-    processor = Processor.from_folder(copy)
-    assert processor.image.max_pixels == 16777216
-    assert processor.video.max_pixels == 2
-
-
-def test_sampling_of_the_folder(folder, tmp_path, qwen_processor):
-    """Where it says nothing, what is published: 2 a second, 4 to 768 of them."""
-    assert Processor.from_folder(folder).video_sampling == VideoSampling(2.0, 768, 4)
-    assert qwen_processor.video_sampling == VideoSampling(2.0, 64, 4)
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    rewrite(copy, "video_preprocessor_config", fps=1, max_frames=32)
-    assert Processor.from_folder(copy).video_sampling == VideoSampling(1.0, 32, 4)
-    rewrite(copy, "video_preprocessor_config", fps=None, min_frames=8)
-    assert Processor.from_folder(copy).video_sampling == VideoSampling(2.0, 32, 8)
-    for name, value, message in [
-        ("fps", 0, "fps: expected a number above 0, got 0"),
-        ("max_frames", 0, "max_frames: expected a whole number in 1.., got 0"),
-        ("min_frames", "few", "min_frames: expected a whole number in 1.., got 'few'"),
-    ]:
-        rewrite(copy, "video_preprocessor_config", **{"fps": 1, "max_frames": 9, name: value})
-        with pytest.raises(UserError, match=rf"video_preprocessor_config\.json: {message}"):
-            Processor.from_folder(copy)
-
-
-def test_video_prompt_of_the_folder(folder):
-    """4.57 has the marks around each frame only."""
-    five, four = (Processor.from_folder(folder, video_prompt=v) for v in ("v5", "4.57"))
-    assert five.prompt("What?", 0, 1) == QUESTION.format(MARKED)
-    assert four.prompt("What?", 0, 1) == QUESTION.format("<|video_pad|>")
-    with pytest.raises(UserError, match=r"video_prompt: expected v5 or 4\.57, got '5'"):
-        Processor.from_folder(folder, video_prompt="5")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"patch_size": 14}, "expected patch_size 16"),
-        ({"merge_size": None}, "expected merge_size 2 as in config.json, got None"),
-        ({"size": {"height": 5}}, "shortest_edge"),
-        ({"image_mean": None}, "image_mean"),
-        ({"do_rescale": False}, "do_rescale=false"),
-    ],
-)
-def test_settings_that_do_not_fit(folder, tmp_path, changes, message):
-    for name in ("preprocessor_config", "video_preprocessor_config"):
-        copy = shutil.copytree(folder, tmp_path / name)
-        rewrite(copy, name, **changes)
-        with pytest.raises(UserError, match=message) as caught:
-            Processor.from_folder(copy)
-        assert f"{name}.json" in str(caught.value)
-
-
-def test_tokenizer_without_vision_tokens(folder, tmp_path):
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    rewrite(copy, "config", video_token_id=290)
-    with pytest.raises(UserError, match="expected the vision tokens"):
-        Processor.from_folder(copy)
 
 
 def test_works_without_torch_and_video_decoder(folder):

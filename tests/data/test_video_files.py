@@ -35,19 +35,21 @@ def numbers(video: Video) -> list[int]:
 
 def write_film(
     path: Path, n: int = 30, rate: int = 10, codec: str = "mpeg4", start: int = 0,
-    turn: int | None = None, **options: object,
+    turn: int | None = None, apart: int = 1, title: str | None = None, **options: object,
 ) -> Path:  # fmt: skip
-    """Pictures 0 .. n - 1, the first of them shown at `start` pictures."""
+    """Pictures 0 .. n - 1, the first of them shown at `start` pictures, the next `apart` later."""
     av = pytest.importorskip("av")
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.options = {name.replace("_", "-"): str(value) for name, value in options.items()}
+        if title is not None:
+            container.metadata["title"] = title
         if turn is not None:
             stream.set_display_rotation(turn)
         for k in range(n):
             frame = av.VideoFrame.from_ndarray(drawn(k), format="rgb24")
-            frame.pts, frame.time_base = start + k, Fraction(1, rate)
+            frame.pts, frame.time_base = start + k * apart, Fraction(1, rate)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
@@ -224,6 +226,39 @@ def test_a_file_that_ends_early_gives_what_is_there(tmp_path):
     assert 20 < len(found) < 60
 
 
+def test_a_rate_that_the_times_contradict(tmp_path):
+    """30 pictures in 3 s under a header of 1,000 a second: sampled at 2 a second are six."""
+    path = write_film(tmp_path / "film.mkv", 30, rate=1000, apart=100)
+    video = load_video(path)
+    assert numbers(video) == [0, 6, 12, 17, 23, 29]
+    assert video.seconds == pytest.approx([0, 0.6, 1.2, 1.7, 2.3, 2.9])
+
+
+@pytest.mark.parametrize(
+    ("named", "seconds", "rate"),
+    [
+        (25.0, [], 25.0),
+        (25.0, [0.0], 25.0),
+        (0.0, [], 0.0),
+        (0.0, [0.0, 0.5, 1.0], 2.0),
+        (2.0, [3.0, 3.5, 4.0], 2.0),
+        (1.0, [0.0, 0.5, 1.0], 1.0),  # the last one is shown for 2 s
+        (0.9, [0.0, 0.5, 1.0], 2.0),
+        (3.0, [0.0, 0.5, 1.0], 3.0),  # the last one is hardly shown
+        (1000.0, [0.0, 0.5, 1.0], 2.0),
+    ],
+)
+def test_rate_by_header_and_times(named, seconds, rate):
+    assert video_files._rate(named, seconds) == rate
+
+
+def test_a_title_in_another_encoding(tmp_path):
+    content = write_film(tmp_path / "film.mkv", 10, title="Cafe").read_bytes()
+    assert content.count(b"Cafe") == 1
+    (tmp_path / "latin1.mkv").write_bytes(content.replace(b"Cafe", b"Caf\xe9"))
+    assert numbers(load_video(tmp_path / "latin1.mkv", fps=10.0)) == list(range(10))
+
+
 def test_settings_that_are_wrong_name_the_file(tmp_path):
     path = write_film(tmp_path / "film.mp4", 4)
     with pytest.raises(UserError, match=r"film\.mp4: video: expected fps above 0, got 0"):
@@ -234,7 +269,9 @@ class FakeContainer:
     """PyAV's face over a stream whose packets, pictures and rate are given."""
 
     def __init__(self, packets: int, sizes: list[tuple[int, int]], rate: float | None):
-        stream = SimpleNamespace(average_rate=rate, guessed_rate=None, disposition=1)
+        stream = SimpleNamespace(
+            average_rate=rate, guessed_rate=None, disposition=1, time_base=Fraction(1, 1000)
+        )
         cover = SimpleNamespace(average_rate=90_000, guessed_rate=None, disposition=0x400)
         self.streams = SimpleNamespace(video=[cover, stream])
         self.format = SimpleNamespace(name="fake")

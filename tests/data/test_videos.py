@@ -55,6 +55,7 @@ def test_samples_equal_transformers():
 def test_samples_are_capped_evenly():
     assert sample_indices(1000, 10.0, fps=10.0, max_frames=5).tolist() == [0, 250, 500, 749, 999]
     assert sample_indices(10, 1.0, fps=0.1, max_frames=2).tolist() == [0, 9]
+    assert sample_indices(3, 1e-3, fps=1e308).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("bad", [{"total": 0}, {"source_fps": 0.0}, {"fps": -1.0},
@@ -177,6 +178,23 @@ def test_files_that_fail_without_a_decoder(tmp_path):
         with pytest.raises(UserError, match=message) as caught:
             load_video(tmp_path / name)
         assert "\n" not in str(caught.value)
+
+
+def test_an_animation_cut_anywhere_is_read_or_refused_in_one_line(tmp_path):
+    rng = np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)) for _ in range(3)]
+    pictures[0].save(tmp_path / "film.gif", save_all=True, append_images=pictures[1:])
+    whole = (tmp_path / "film.gif").read_bytes()
+    refused = []
+    for end in range(1, len(whole), 7):
+        (tmp_path / "cut.gif").write_bytes(whole[:end])
+        try:
+            load_video(tmp_path / "cut.gif")
+        except UserError as error:
+            refused.append(str(error))
+    assert len(refused) > len(whole) // 14
+    assert all(line.startswith(str(tmp_path / "cut.gif")) for line in refused)
+    assert not any("\n" in line for line in refused)
 
 
 def test_missing_decoder_says_how_to_get_it(tmp_path, monkeypatch):

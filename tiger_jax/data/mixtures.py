@@ -177,7 +177,7 @@ def scene_batches(
     """Batches of scenes and of clips: SceneBatch for "sft", TowerBatch for "tower".
 
     A batch is of one source, so that its prompts are of one length; sources take turns as their
-    weights say.
+    weights say, or come one after the other where they are read a number of times.
 
     `iter()` of the result has `get_state()` and `set_state(state)`: a restored iterator gives
     exactly the next batch.
@@ -187,6 +187,9 @@ def scene_batches(
         num_epochs: None repeats for ever. A last incomplete batch is left out.
         shard: (process index, number of processes); each scene goes to exactly one process an
         epoch.
+
+    Raises:
+        UserError: no batch is full.
     """
     index, count = _check_shard(shard)
     sft = task == "sft"
@@ -201,9 +204,14 @@ def scene_batches(
         return data.batch(batch_size, drop_remainder=True, batch_fn=collate)
 
     parts = [batches(source) for source, _ in sources]
-    if len(parts) == 1:
-        return _read(parts[0], num_workers)
-    return _read(grain.MapDataset.mix(parts, [weight for _, weight in sources]), num_workers)
+    if num_epochs is not None:
+        data = grain.MapDataset.concatenate(parts)
+        if not len(data):
+            sizes = ", ".join(str(len(source)) for source, _ in sources)
+            raise UserError(f"scenes: expected {batch_size} or more for a batch, got {sizes}")
+    else:
+        data = grain.MapDataset.mix(parts, [weight for _, weight in sources])
+    return _read(data, num_workers)
 
 
 def mixture(

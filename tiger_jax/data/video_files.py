@@ -136,20 +136,34 @@ def _look_through(av: ModuleType, path: Path) -> Contents:
             packets = [(packet.pts, packet.is_keyframe) for packet in container.demux(stream)
                        if packet.size > 0 and not packet.is_discard]  # fmt: skip
             rate = float(stream.average_rate or stream.guessed_rate or 0)
+            unit = float(stream.time_base)
     except av.error.InvalidDataError:
         raise UserError(f"expected a video, got {first_bytes(path)}") from None
     if not packets:
         raise UserError("expected a video, found no pictures in it")
+    times = {time: key for time, key in packets if time is not None}
+    if len(times) < len(packets):  # an AVI file with B pictures: packets in no order of showing
+        times = {}
+    shown = sorted(times)
+    rate = _rate(rate, [unit * time for time in shown])
     if not rate:
         warnings.warn(f"{path}: the video names no rate, {_UNKNOWN_FPS:g} is assumed", stacklevel=4)
         rate = _UNKNOWN_FPS
-    times = {time: key for time, key in packets if time is not None}
-    if len(times) < len(packets):  # an AVI file with B pictures: packets in no order of showing
-        return Contents(len(packets), rate)
-    shown = sorted(times)
     return Contents(
         len(packets), rate, tuple(shown), tuple(i for i, t in enumerate(shown) if times[t])
     )
+
+
+def _rate(named: float, seconds: Sequence[float]) -> float:
+    """Pictures a second: the header's, unless the times of showing cannot agree with it; 0 if
+    neither tells."""
+    steps = len(seconds) - 1
+    span = seconds[-1] - seconds[0] if seconds else 0.0
+    if not span:
+        return named
+    # How long the last picture is shown is not known: perhaps as long as all others together.
+    agrees = 0.5 * steps / span <= named <= 1.1 * (steps + 1) / span
+    return named if agrees else steps / span
 
 
 def _read(

@@ -15,6 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 BLOCK = 512
 """Queries whose scores exist at once."""
+SCORES = BLOCK * 65536
+"""Those that exist at once where many padded rows have many keys each: 128 MiB a head."""
 _MASKED = -1e30  # finite: a row without any visible key gives a mean, not NaN
 
 
@@ -93,9 +95,10 @@ def attend_padded(
     """Attention in both directions to the first counts[b] keys.
 
     A loop over blocks of queries, each computed anew in the backward pass: a picture of 65,536
-    patches has [T, S] scores that no memory holds.
+    patches has [T, S] scores that no memory holds. Many rows with many keys have smaller blocks.
     """
     columns, contents = keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2)
+    block = _fitting(block, keys)
 
     def some(rows: Array) -> Array:
         weights = _padded_weights(rows, columns, counts)
@@ -112,6 +115,7 @@ def attention_received(
     """How much the first counts[b] rows look at each of themselves, by the weights of
     `attend_padded`: mean over rows and heads, float32."""
     columns = keys.transpose(0, 2, 3, 1)
+    block = _fitting(block, keys)
     real = jnp.arange(keys.shape[1])[None] < counts[:, None]
 
     def some(rows: Array, asks: Array) -> Array:
@@ -129,6 +133,12 @@ def _padded_weights(
     real = (jnp.arange(columns.shape[-1])[None] < counts[:, None])[:, None, None]
     scores = _scores(rows.swapaxes(1, 2), columns) * rows.shape[-1] ** -0.5
     return jax.nn.softmax(jnp.where(real, scores, _MASKED), axis=-1)
+
+
+def _fitting(block: int, keys: Float[Array, "B S H d"]) -> int:
+    """`block`, or the power of two below it whose scores with these keys are SCORES at most."""
+    room = max(SCORES // (keys.shape[0] * keys.shape[1]), 1)
+    return min(block, 1 << room.bit_length() - 1)
 
 
 def _over_queries(some: Callable[..., Array], block: int, *rows: Array) -> Array:
