@@ -24,8 +24,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         config.update({
             "objective": "align",
             "keep_best": "A",
-            "init_from": presets.run_name("kd", name),  # the KD checkpoint; also q_ref
-            "run_dir": presets.run_name("grpo", name),
+            "init_from": f"{presets.runs(name)}/kd",  # the KD checkpoint; also q_ref
+            "run_dir": f"{presets.runs(name)}/grpo",
             "align": {  # training.align_step.AlignSettings
                 "objective": "grpo",  # or grpo_exact, expected_acceptance
                 # The rest, and prefixes, count only for grpo and grpo_exact.

@@ -72,7 +72,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
             "learning_rate": 3e-5,
         })  # fmt: skip
         config.draft_length = config_dict.placeholder(int)  # steps that a head is unrolled
-        config.run_dir = config_dict.placeholder(str)  # runs/heads/METHOD
+        config.run_dir = f"{presets.runs(name)}/heads/{{method}}"  # the method's name in its place
     if name in presets.EMBEDDED:
         config.update({
             "steps": 1200, "batch": 24, "learning_rate": 3e-3, "warmup": 50,

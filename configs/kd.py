@@ -25,7 +25,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "model": pair["drafter"],  # Hugging Face folder of the drafter
         "init_from": "",  # run or Hugging Face folder to take the weights from; "" = model
         "tower_from": "",
-        "run_dir": f"runs/kd_{name}",
+        "run_dir": f"{presets.runs(name)}/kd",
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
@@ -40,7 +40,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         },
         "max_length": 2048,  # text tokens of a prompt with its response; 0 = the model's positions
         "response": "verifier",  # or "reference": the answers that the records hold
-        "cache_dir": "runs/teacher",  # the verifier's answers
+        "cache_dir": f"{presets.runs(name)}/teacher",  # the verifier's answers
         "teacher": {  # training.teacher_pass.TeacherSettings
             "temperature": 1.0, "seed": 0, "max_new_tokens": 512, "kept_tokens": 32,
             "kept_rows": 32, "window": 5, "power": 3.0,
@@ -95,8 +95,7 @@ def _watching() -> dict:
 def _fit_to_scenes(config: ml_collections.ConfigDict, name: str) -> None:
     """An embedded pair: scenes as data, sizes for two CPU cores."""
     config.update({
-        "run_dir": presets.run_name("kd", name), "clip_share": presets.CLIP_SHARE[name],
-        "cache_dir": presets.run_name("teacher", name),
+        "clip_share": presets.CLIP_SHARE[name],
         "remat": False, "max_length": 0, "teacher_batch": 64,
         "mesh": {"data": 1, "fsdp": -1, "tensor": 1},
         "verifier_mesh": {"data": 1, "fsdp": -1, "tensor": 1},

@@ -3,9 +3,14 @@
 A config takes the name behind its file: --config configs/kd.py:llava_next
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import ml_collections
 
 from tiger_jax.embedded import PAIRS as EMBEDDED
+from tiger_jax.evaluation.exact_config import drafters_config
 from tiger_jax.models import published
 
 ASSETS = Path(__file__).parents[1] / "tiger_jax" / "assets"
@@ -36,9 +41,23 @@ def embedded(name: str | None) -> str:
     return name
 
 
-def run_name(stage: str, name: str) -> str:
-    """A run's folder; the default pair's has no name behind it."""
-    return f"runs/{stage}" if name == EMBEDDED[0] else f"runs/{stage}_{name}"
+def runs(name: str) -> str:
+    """The folder of a pair's runs; the default pair's lie in `runs` itself."""
+    return "runs" if name == EMBEDDED[0] else f"runs/{name}"
+
+
+def drafters(
+    name: str | None, variants: Sequence[Mapping[str, Any]], **changes: Any
+) -> ml_collections.ConfigDict:
+    """A comparison of drafters of an embedded pair: its runs, its questions and, if it reads
+    videos, as many clips as pictures. Arguments as `exact_config.drafters_config` has them."""
+    name = embedded(name)
+    config = drafters_config(
+        variants, pair=name, kinds=QUESTION_KINDS[name], runs=runs(name),
+        cache_dir=f"{runs(name)}/teacher", **changes,
+    )  # fmt: skip
+    config.clips = config.scenes if CLIP_SHARE[name] else 0
+    return config
 
 
 def pair(name: str | None) -> dict[str, str]:

@@ -24,12 +24,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "pair": pair,
         "role": "verifier",  # or "drafter": which of the embedded pair
         "model": "",  # a Hugging Face folder with config and tokenizer; "" = the embedded pair's
-        "run_dir": presets.run_name("verifier", pair),
+        "run_dir": f"{presets.runs(pair)}/verifier",
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "init_from": "",  # run or Hugging Face folder to take all weights from; "" = random
         # then the vision tower from this one; "" = keep
-        "tower_from": presets.run_name("tower", pair),
+        "tower_from": f"{presets.runs(pair)}/tower",
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
         # What a picture is asked besides its own four: short questions are cheap, the picture is
         # not, and finding one thing among many is learnt last.

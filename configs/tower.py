@@ -20,7 +20,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "pair": pair,
         "role": "verifier",  # both roles have the same tower
         "model": "",  # a Hugging Face folder with the sizes; "" = the embedded pair's
-        "run_dir": presets.run_name("tower", pair),
+        "run_dir": f"{presets.runs(pair)}/tower",
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "init_from": "",

@@ -131,8 +131,8 @@ def test_the_filter_of_own_examples(examples, tmp_path, capsys):
 
 def test_sizes_of_the_papers_pair():
     config = grpo.get_config("llava_next")
-    assert (config.run_dir, config.init_from) == ("runs/grpo_llava_next", "runs/kd_llava_next")
-    assert kd.get_config("llava_next").run_dir == "runs/kd_llava_next"
+    assert (config.run_dir, config.init_from) == ("runs/llava_next/grpo", "runs/llava_next/kd")
+    assert kd.get_config("llava_next").run_dir == "runs/llava_next/kd"
     assert config.filter.enabled
     assert (config.max_length, config.teacher_batch, config.remat) == (2048, 8, True)
     assert (config.learning_rate, config.batch * config.accumulate) == (1e-5, 8)

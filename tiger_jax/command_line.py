@@ -56,6 +56,8 @@ def parse(argv: Sequence[str]) -> ml_collections.ConfigDict:
     except (AttributeError, KeyError) as error:
         raise UserError(f"{path}: unknown field {_one_line(error)}") from error
     except Exception as error:  # the file is a program, and the flag library raises many kinds
+        if ":" in path and "get_config() takes 0 positional" in str(error):
+            raise UserError(f"{path}: expected the file alone, it is the same for all") from error
         raise UserError(f"{path}: {_one_line(error)}") from error
     if rest[1:]:
         raise UserError(f"unexpected argument {rest[1]!r}")

@@ -44,8 +44,7 @@ def resolve(config: ml_collections.ConfigDict) -> None:
     if config.method not in METHODS:
         raise UserError(f"method: expected one of {', '.join(METHODS)}, got {config.method!r}")
     _fill(config, METHODS[config.method])
-    if config.run_dir is None:
-        config.run_dir = f"runs/heads/{config.method}"
+    config.run_dir = config.run_dir.replace("{method}", config.method)
     if config.route_every is None:
         config.route_every = "round"
     if config.draft_length is None:

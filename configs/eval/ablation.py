@@ -16,13 +16,12 @@ tokens and was trained for as many steps; it is there distilled (kd_full) and al
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import drafters_config
+from configs import presets
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
-    return drafters_config((
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
+    return presets.drafters(arg, (
         {"name": "tiger", "drafter": "embedded:tiger"},
         {"name": "without routing", "drafter": "run:no_routing"},
         {"name": "without alignment", "drafter": "run:kd"},

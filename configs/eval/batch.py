@@ -9,13 +9,13 @@ Every setting is decoded for real, on `decode_scenes` pictures: a quiet machine 
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import TIGER_AND_FULL, drafters_config
+from configs import presets
+from tiger_jax.evaluation.exact_config import TIGER_AND_FULL
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
-    return drafters_config(
-        TIGER_AND_FULL, decode=True, decode_batches=(1, 8, 16), scenes=30, temperatures=(0.0,),
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
+    return presets.drafters(
+        arg, TIGER_AND_FULL, decode=True, decode_batches=(1, 8, 16), scenes=30, temperatures=(0.0,),
         draft_lengths=(5,), skip_missing=True,
     )  # fmt: skip

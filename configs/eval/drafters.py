@@ -13,14 +13,9 @@ tiger_jax/evaluation/variants.py.
 import ml_collections
 
 from configs import presets
-from tiger_jax.evaluation.exact_config import TIGER_AND_FULL, drafters_config
+from tiger_jax.evaluation.exact_config import TIGER_AND_FULL
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     """All fields of the comparison; `arg` is the name of an embedded pair."""
-    pair = presets.embedded(arg)
-    kinds = presets.QUESTION_KINDS[pair]
-    return drafters_config(
-        TIGER_AND_FULL, skip_missing=True, pair=pair, kinds=kinds,
-        clips=300 if presets.CLIP_SHARE[pair] else 0, cache_dir=presets.run_name("teacher", pair),
-    )  # fmt: skip
+    return presets.drafters(arg, TIGER_AND_FULL, skip_missing=True)

@@ -11,9 +11,8 @@ batch and card. Arrays are abstract: no weights are made or read. Times are not 
 import ml_collections
 
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the measurement; `arg` is not used."""
-    del arg
+def get_config() -> ml_collections.ConfigDict:
+    """All fields of the measurement."""
     return ml_collections.ConfigDict({
         "task": "head_compile",
         "targets": ("13b", "7b"),  # verifiers: LLaVA-1.6 with Vicuna 13B or 7B

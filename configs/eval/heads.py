@@ -15,7 +15,7 @@ How a variant is written: tiger_jax/evaluation/variants.py.
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import drafters_config
+from configs import presets
 
 NAMES = (
     "tiger_head", "full", "round", "none", "eagle2", "eagle3", "vispec", "medusa", "more_kl",
@@ -24,10 +24,9 @@ NAMES = (
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
     runs = tuple({"name": name, "drafter": f"run:heads/{name}"} for name in NAMES)
-    return drafters_config(
-        (*runs, {"name": "vlm, routed (tiger)", "drafter": "embedded:tiger"}),
+    return presets.drafters(
+        arg, (*runs, {"name": "vlm, routed (tiger)", "drafter": "embedded:tiger"}),
         skip_missing=True, decode_trees=("60,5,10", "30,3,8"), decode_batches=(1, 4, 8),
     )  # fmt: skip

@@ -13,12 +13,11 @@ embedded drafter (configs/eval/ablation.py has the commands); the plot's dashed 
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import drafters_config
+from configs import presets
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
     tiger = "embedded:tiger"
     mismatched = [
         {"name": f"k = {k}", "drafter": tiger, "routed_tokens": k} for k in (8, 4, 16, 32)
@@ -28,4 +27,4 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     full = ({"name": "full, distilled", "drafter": "run:kd_full"},
             {"name": "full, matched", "drafter": "run:short/full"},
             {"name": "full, supervised only", "drafter": "embedded:full"})  # fmt: skip
-    return drafters_config((*mismatched, *matched, *full), skip_missing=True)
+    return presets.drafters(arg, (*mismatched, *matched, *full), skip_missing=True)

@@ -13,13 +13,12 @@ All start from the run `kd` (runs/kd) and take 300 steps, RUNS/NAME/export:
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import drafters_config
+from configs import presets
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
-    return drafters_config((
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
+    return presets.drafters(arg, (
         {"name": "control: more KD", "drafter": "run:kd_more"},
         {"name": "KD", "drafter": "run:kd"},
         {"name": "grpo (the paper's)", "drafter": "run:grpo"},

@@ -10,9 +10,8 @@ Needs torch and transformers (the extra `test`) and a quiet machine.
 import ml_collections
 
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
+def get_config() -> ml_collections.ConfigDict:
+    """All fields of the comparison."""
     return ml_collections.ConfigDict({
         "task": "peer_transformers",
         "pairs": ("embedded", "random"),

@@ -6,9 +6,8 @@ python -m tiger_jax.evaluate --config configs/eval/routes.py --config.picture=ro
 import ml_collections
 
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields; `arg` is not used."""
-    del arg
+def get_config() -> ml_collections.ConfigDict:
+    """All fields."""
     return ml_collections.ConfigDict({
         "task": "routes",
         "verifier": "",  # a Hugging Face folder; "" = the embedded pair's

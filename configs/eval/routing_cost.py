@@ -8,9 +8,8 @@ Random weights: time and memory do not depend on what the drafter knows. Needs a
 import ml_collections
 
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the measurement; `arg` is not used."""
-    del arg
+def get_config() -> ml_collections.ConfigDict:
+    """All fields of the measurement."""
     return ml_collections.ConfigDict({
         "task": "routing_cost",
         "dtype": "",  # float32 or bfloat16; "" = float32 on CPU, bfloat16 on accelerators

@@ -20,14 +20,13 @@ The selectors that learn nothing run on the weights of `tiger`.
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import drafters_config
+from configs import presets
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
     tiger = "run:short/tiger"
-    return drafters_config((
+    return presets.drafters(arg, (
         {"name": "tiger", "drafter": tiger},
         {"name": "oracle choice", "drafter": tiger, "oracle": True},
         {"name": "the paper's router, taught", "drafter": "run:short/plain_router"},

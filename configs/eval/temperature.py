@@ -8,10 +8,12 @@
 
 import ml_collections
 
-from tiger_jax.evaluation.exact_config import TIGER_AND_FULL, drafters_config
+from configs import presets
+from tiger_jax.evaluation.exact_config import TIGER_AND_FULL
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-    """All fields of the comparison; `arg` is not used."""
-    del arg
-    return drafters_config(TIGER_AND_FULL, temperatures=(0.0, 0.5, 0.7, 1.0), skip_missing=True)
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
+    return presets.drafters(
+        arg, TIGER_AND_FULL, temperatures=(0.0, 0.5, 0.7, 1.0), skip_missing=True
+    )

@@ -110,8 +110,30 @@ def test_interruption_is_code_130(monkeypatch, capsys):
 )
 def test_a_pair_is_named_behind_the_file_or_as_a_field(line):
     config = command_line.parse([*line, "--config.dry_run_card=h200"])
-    assert (config.run_dir, config.steps) == ("runs/kd_llava_next", 3)
+    assert (config.run_dir, config.steps) == ("runs/llava_next/kd", 3)
     assert config.dry_run_card == "h200"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ablation", "batch", "drafters", "heads", "k_sweep", "objectives", "selectors", "temperature"],
+)
+def test_a_pair_has_its_own_runs_questions_and_clips(name):
+    default, qwen = (
+        command_line.parse(["--config", f"configs/eval/{name}.py", *pair])
+        for pair in ([], ["--config.pair=tiny_qwen3_vl"])
+    )
+    assert (default.runs, default.cache_dir, default.clips) == ("runs", "runs/teacher", 0)
+    assert default.kinds == ("read", "count", "attribute", "describe")
+    own = "runs/tiny_qwen3_vl"
+    assert (qwen.pair, qwen.runs, qwen.cache_dir) == ("tiny_qwen3_vl", own, f"{own}/teacher")
+    assert qwen.clips == qwen.scenes > 0
+    assert qwen.kinds[4:] == ("event", "order", "state", "story")
+
+
+def test_a_config_that_knows_no_pairs():
+    with pytest.raises(UserError, match=r"curves\.py:tiny_llava: expected the file alone"):
+        command_line.parse(["--config", "configs/eval/curves.py:tiny_llava"])
 
 
 def test_a_pair_is_named_once():
