@@ -24,7 +24,7 @@ def pair(tmp_path_factory) -> Pair:
 
 @pytest.fixture(scope="session")
 def qwen3_vl(tmp_path_factory) -> Qwen3VLPair:
-    """Vision heads of 64, untied, as the 8B model's decoder is."""
+    """Vision heads of 64, untied: what every test uses if not said else."""
     return make_qwen3_vl_pair(tmp_path_factory.mktemp("qwen3_vl"))
 
 
@@ -33,3 +33,15 @@ def qwen3_vl_wide(tmp_path_factory) -> Qwen3VLPair:
     """Vision heads of 72, tied, transformers' eager attention."""
     folder = tmp_path_factory.mktemp("qwen3_vl_wide")
     return make_qwen3_vl_pair(folder, WIDE_HEADS, tied=True, attention="eager")
+
+
+@pytest.fixture(scope="session")
+def qwen3_vl_4b(tmp_path_factory) -> Qwen3VLPair:
+    """Vision heads of 64 and tied tables, as the 4B model has them."""
+    return make_qwen3_vl_pair(tmp_path_factory.mktemp("qwen3_vl_4b"), tied=True)
+
+
+@pytest.fixture(scope="session")
+def qwen3_vl_8b(tmp_path_factory) -> Qwen3VLPair:
+    """Vision heads of 72 and untied tables, as the 8B model has them."""
+    return make_qwen3_vl_pair(tmp_path_factory.mktemp("qwen3_vl_8b"), WIDE_HEADS)

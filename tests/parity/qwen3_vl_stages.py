@@ -17,6 +17,7 @@ from stages import Stages
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
 from tiger_jax.models.interface import Params, VisionLanguageModel
+from tiger_jax.ops.rotary import rope_deltas
 
 LENGTH, FRAMES, PATCHES = 192, 8, 384
 """The shape that one compiled program serves all cases in."""
@@ -139,6 +140,7 @@ def our_stages(
     batch = batch or batch_prompts(prompts, LENGTH, FRAMES if shown else 0, PATCHES)
     captured = (program or PROGRAM)(model or pair.model, params or pair.params, *arrays(batch))
     captured = jax.device_get(captured)
+    deltas = rope_deltas(jnp.asarray(batch.positions), jnp.asarray(batch.lengths))
     stages, first = [], 0
     for b, prompt in enumerate(prompts):
         own: Stages = {"token ids": batch.tokens[b, : len(prompt.tokens)]}
@@ -149,7 +151,7 @@ def our_stages(
         for name in decoder_stages(captured):
             own[name] = captured[name][b, : len(prompt.tokens)]
             if name == "positions":
-                own["delta"] = np.array([own[name].max() + 1 - len(prompt.tokens)])
+                own["delta"] = np.asarray(deltas[b : b + 1])
         stages.append(own)
         first += len(prompt.frames)
     return stages

@@ -38,17 +38,22 @@ def continued(prompt, rng):
     )
 
 
+@pytest.fixture(scope="module", params=["qwen3_vl", "qwen3_vl_8b"])
+def pair(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")
 def prompts():
     return [make_prompt(case) for case in CASES]
 
 
 @pytest.fixture(scope="module")
-def wanted(qwen3_vl, prompts):
+def wanted(pair, prompts):
     """Tokens of each continued prompt and transformers' logits for them, in one pass."""
     rng = np.random.default_rng(5)
     longer = [continued(prompt, rng) for prompt in prompts]
-    stages = [reference_stages(qwen3_vl, [prompt])[0] for prompt in longer]
+    stages = [reference_stages(pair, [prompt])[0] for prompt in longer]
     return [(prompt.tokens, s["logits"]) for prompt, s in zip(longer, stages, strict=True)]
 
 
@@ -93,22 +98,22 @@ def deltas(prompts) -> np.ndarray:
 
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("rows", [[0], [0, 1]], ids=["alone", "batch"])
-def test_prefill_in_pieces_equals_one_pass(qwen3_vl, prompts, wanted, rows, piece):
+def test_prefill_in_pieces_equals_one_pass(pair, prompts, wanted, rows, piece):
     """B3: what DeepStack adds stays with its tokens, wherever the cut is and whatever the other
     prompt shows."""
     chosen = [prompts[row] for row in rows]
     if piece > 1:  # some cut lies between two visual tokens of one frame
         shown = chosen[0].image_rows >= 0
         assert (shown[piece::piece] & shown[piece - 1 : -1 : piece]).any()
-    x, positions, lengths = start(qwen3_vl, chosen)
-    at_once, _ = prefill(qwen3_vl.model, qwen3_vl.params, x, positions)
-    cache = qwen3_vl.model.init_cache(len(rows), CAPACITY)
+    x, positions, lengths = start(pair, chosen)
+    at_once, _ = prefill(pair.model, pair.params, x, positions)
+    cache = pair.model.init_cache(len(rows), CAPACITY)
     parts = []
     for first in range(0, LENGTH, piece):
         at = np.s_[:, first : first + piece]
         starts = jnp.full(len(rows), first, jnp.int32)
         logits, cache = extend_embedded(
-            qwen3_vl.model, qwen3_vl.params, x[at], positions[at], cache, starts
+            pair.model, pair.params, x[at], positions[at], cache, starts
         )
         parts.append(logits)
     got = np.concatenate(parts, axis=1)
@@ -143,49 +148,49 @@ def expected(prompts, wanted) -> np.ndarray:
 
 
 @pytest.mark.parametrize("blocks", [[1] * NEW, [4, 4, 4], [1, 4, 1, 1, 4, 1]], ids=str)
-def test_steps_at_length_plus_delta_equal_one_pass(qwen3_vl, prompts, wanted, blocks):
+def test_steps_at_length_plus_delta_equal_one_pass(pair, prompts, wanted, blocks):
     """One position a token; three equal ones give the same."""
     delta = deltas(prompts)[:, None]
     assert len(set(delta[:, 0].tolist())) == len(CASES)
     target = expected(prompts, wanted)
-    scalar = steps(qwen3_vl, prompts, wanted, blocks, lambda rows: (rows + delta).astype(np.int32))
+    scalar = steps(pair, prompts, wanted, blocks, lambda rows: (rows + delta).astype(np.int32))
     assert np.abs(scalar - target).max() <= 1e-5
     assert relative_l2(scalar, target) <= GATE
     axes = steps(
-        qwen3_vl, prompts, wanted, blocks,
+        pair, prompts, wanted, blocks,
         lambda rows: np.repeat((rows + delta).astype(np.int32)[..., None], 3, axis=-1),
     )  # fmt: skip
     np.testing.assert_allclose(axes, scalar, atol=1e-6, rtol=0)
 
 
-def test_steps_without_delta_differ(qwen3_vl, prompts, wanted):
+def test_steps_without_delta_differ(pair, prompts, wanted):
     """B2: all prompts but the text one."""
     target = expected(prompts, wanted)
-    got = steps(qwen3_vl, prompts, wanted, [1] * NEW, lambda rows: rows.astype(np.int32))
+    got = steps(pair, prompts, wanted, [1] * NEW, lambda rows: rows.astype(np.int32))
     assert np.abs(got - target)[:2].max(axis=(1, 2)).min() > 0.1
     assert np.abs(got - target)[2].max() <= 1e-5
 
 
-def test_text_needs_one_position_a_token(qwen3_vl):
-    x = jax.random.normal(jax.random.key(0), (1, LENGTH, qwen3_vl.config.text.hidden_size))
+def test_text_needs_one_position_a_token(pair):
+    x = jax.random.normal(jax.random.key(0), (1, LENGTH, pair.config.text.hidden_size))
     one = jnp.arange(LENGTH, dtype=jnp.int32)[None]
     three = jnp.broadcast_to(one[..., None], (1, LENGTH, 3))
-    scalar, _ = prefill(qwen3_vl.model, qwen3_vl.params, x, one)
-    axes, _ = prefill(qwen3_vl.model, qwen3_vl.params, x, three)
-    unsaid, _ = prefill(qwen3_vl.model, qwen3_vl.params, x, None)
+    scalar, _ = prefill(pair.model, pair.params, x, one)
+    axes, _ = prefill(pair.model, pair.params, x, three)
+    unsaid, _ = prefill(pair.model, pair.params, x, None)
     np.testing.assert_allclose(axes, scalar, atol=1e-6, rtol=0)
     assert np.array_equal(unsaid, scalar)
 
 
 @pytest.fixture(scope="module")
-def training(qwen3_vl, prompts):
+def training(pair, prompts):
     """Value, hidden states and gradients of the training pass: remat -> those."""
-    x, positions, _ = start(qwen3_vl, prompts)
+    x, positions, _ = start(pair, prompts)
     mask = jnp.tril(jnp.ones((1, LENGTH, LENGTH), bool))
-    decoder = {"language_model": qwen3_vl.params["language_model"]}
+    decoder = {"language_model": pair.params["language_model"]}
 
     def run(remat: bool):
-        model = build_model(qwen3_vl.config, remat=remat)
+        model = build_model(pair.config, remat=remat)
 
         def loss(decoder, x):
             hidden, context, taps = model.context(decoder, x, positions, mask, (0, 1, 2, 3, 4))
@@ -210,9 +215,9 @@ def test_the_scanned_pass_equals_the_unrolled_one(training):
     assert (shares > 1e-5).all()
 
 
-def test_the_training_pass_equals_prefill(qwen3_vl, prompts, wanted, training):
+def test_the_training_pass_equals_prefill(pair, prompts, wanted, training):
     (_, (hidden, _)), _ = training[True]
-    logits = np.asarray(qwen3_vl.model.logits(qwen3_vl.params, jnp.asarray(hidden)))
+    logits = np.asarray(pair.model.logits(pair.params, jnp.asarray(hidden)))
     for b, prompt in enumerate(prompts):
         count = len(prompt.tokens)
         assert relative_l2(logits[b, :count], wanted[b][1][:count]) <= GATE

@@ -28,6 +28,7 @@ CASES = {
     "narrow": [2, Image(20, 2), 3, Image(2, 20), 1],
     "smallest": [1, Image(2, 2), 1],
 }
+PAIRS = ["qwen3_vl", "qwen3_vl_wide", "qwen3_vl_4b", "qwen3_vl_8b"]
 TOWER = ["patch embed", "position embedding", "embedded", "vision rope", "block 0", "block 1",
          "block 2", "block 3", "tap 0", "tap 1", "tap 2", "merger"]  # fmt: skip
 DECODER = ["merged", "positions", "delta", "text rope", "layer 0 before", "layer 0",
@@ -46,7 +47,7 @@ def assert_parity(got, wanted):
         assert np.array_equal(got[name], wanted[name]), name
 
 
-@pytest.mark.parametrize("which", ["qwen3_vl", "qwen3_vl_wide"])
+@pytest.mark.parametrize("which", PAIRS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_stage(request, which, name):
     pair = request.getfixturevalue(which)
@@ -63,19 +64,21 @@ def test_the_case_of_models_md():
     assert prompt.positions.max() + 1 - len(prompt.tokens) == -9
 
 
-def test_a_batch_of_unlike_prompts(qwen3_vl):
+@pytest.mark.parametrize("which", PAIRS)
+def test_a_batch_of_unlike_prompts(request, which):
     """Other lengths and frame counts side by side, a text among them: each row as transformers
     runs it in its own batch, padded on the left, and as it runs it alone."""
+    pair = request.getfixturevalue(which)
     names = ["image then video", "text", "two images", "video of three", "one image"]
     prompts = [make_prompt(CASES[name], seed=7) for name in names]
-    together = reference_stages(qwen3_vl, prompts)
+    together = reference_stages(pair, prompts)
     frames = sum(len(prompt.frames) for prompt in prompts)
     batch = batch_prompts(prompts, LENGTH, frames)
     for got, prompt, wanted in zip(
-        our_stages(qwen3_vl, prompts, batch=batch), prompts, together, strict=True
+        our_stages(pair, prompts, batch=batch), prompts, together, strict=True
     ):
         assert_parity(got, wanted)
-        (alone,) = reference_stages(qwen3_vl, [prompt])
+        (alone,) = reference_stages(pair, [prompt])
         assert_parity(got, alone)
 
 
