@@ -41,3 +41,11 @@ def programs_on_disk_stay_with_their_test():
     if jax.config.jax_compilation_cache_dir != before:
         jax.config.update("jax_compilation_cache_dir", before)
         compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def no_compilation_cache():
+    """The command turns JAX's persistent cache on; tests leave the user's alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiger_jax.runtime.configure", lambda: None)
+        yield

@@ -4,21 +4,17 @@ import gc
 import json
 import weakref
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.assets import TINY_LLAVA
-from tiger_jax import decode, embedded
+from tests.decode_command import models, run, write_pair
+from tiger_jax import embedded
 from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import make_scene
-from tiger_jax.models.config import read_config
-from tiger_jax.models.interface import build_model
 from tiger_jax.pipeline import Pipeline
 from tiger_jax.streaming import Stream
-from tiger_jax.weights.export import save_hf_folder
 
 FIELDS = {
     "requests", "A", "tau", "rounds", "tokens", "p_ge_2", "p_ge_4", "p_ge_8", "c", "v",
@@ -32,33 +28,15 @@ REQUEST_FIELDS = {
     "logprobs", "error",
 }  # fmt: skip
 
-
-@pytest.fixture(scope="module", autouse=True)
-def no_compilation_cache():
-    """The command turns JAX's persistent cache on; tests leave the user's alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiger_jax.runtime.configure", lambda: None)
-        yield
+pytestmark = pytest.mark.usefixtures("no_compilation_cache")
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """The embedded pair's shapes with random weights, and a picture."""
-    root = tmp_path_factory.mktemp("pair")
-    for role in ("verifier", "drafter"):
-        source = write_tiny_folder(root / f"{role}_config", role=role)
-        params = build_model(read_config(source)).init_params(jax.random.key(1), jnp.bfloat16)
-        save_hf_folder(params, source, root / role)
+    """A pair and a picture."""
+    root = write_pair(tmp_path_factory.mktemp("pair"), "tiny_llava")
     Image.fromarray(make_scene(0, 5).image).save(root / "scene.png")
     return root
-
-
-def run(*arguments):
-    return decode.main([str(argument) for argument in arguments])
-
-
-def models(pair):
-    return ["--verifier", pair / "verifier", "--drafter", pair / "drafter"]
 
 
 def test_one_picture_with_report(pair, tmp_path, capsys):

@@ -3,10 +3,17 @@
 import importlib.util
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 import safetensors.torch
 import torch
 from PIL import Image
+
+from tiger_jax.data.scene_folder import write_tiny_folder
+from tiger_jax.models.config import read_config
+from tiger_jax.models.interface import build_model
+from tiger_jax.weights.export import save_hf_folder
 
 CONVERT = Path(__file__).parents[2] / "convert"
 
@@ -67,6 +74,22 @@ def test_parity_with_two_pictures_in_bfloat16(tmp_path, complete_folder, capsys)
     options = ["--dtype", "bfloat16", "--tolerance", "3e-2", "--prompt", "word1 word2"]
     assert script("check_parity").main([str(complete_folder), *images, *options]) == 0
     assert "equal within 0.03" in capsys.readouterr().out
+
+
+def test_parity_of_the_other_family(tmp_path, capsys):
+    """Its pictures through either side's own processor."""
+    source = write_tiny_folder(tmp_path / "files", role="drafter", pair="tiny_qwen3_vl")
+    params = build_model(read_config(source)).init_params(jax.random.key(0), jnp.float32)
+    save_hf_folder(params, source, tmp_path / "model")
+    for name, size in (("wide", (90, 20)), ("tall", (50, 130))):
+        Image.new("RGB", size, "red").save(tmp_path / f"{name}.png")
+    images = ["--image", str(tmp_path / "wide.png"), str(tmp_path / "tall.png")]
+    assert script("check_parity").main([str(tmp_path / "model"), *images]) == 0
+    table = capsys.readouterr().out.splitlines()
+    counts = {line.split()[0]: int(line.split()[1]) for line in table[1:4]}
+    assert counts["text"] + counts["image"] == counts["all"]
+    assert counts["image"] > 8
+    assert table[-1].startswith("equal within 5e-06")
 
 
 def test_parity_that_fails_exits_with_one(complete_folder, capsys):
