@@ -20,10 +20,11 @@ from tiger_jax.data.batches import (
     make_prompt,
     round_up,
 )
-from tiger_jax.data.examples import USUAL_SAMPLING, VideoSampling, load_pictures
+from tiger_jax.data.examples import USUAL_SAMPLING, load_pictures
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.records import Request
+from tiger_jax.data.videos import VideoSampling
 from tiger_jax.data.visual_stream import batch_streams
 from tiger_jax.decoding.drafters.medusa import MedusaDrafter
 from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays, prompt_arrays

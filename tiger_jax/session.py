@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 
 import tiger_jax
 from tiger_jax import runtime
-from tiger_jax.data.examples import USUAL_SAMPLING, VideoSampling
+from tiger_jax.data.examples import USUAL_SAMPLING
 from tiger_jax.data.records import RecordError, Request, read_requests
+from tiger_jax.data.videos import VideoSampling
 from tiger_jax.decoding import costs, statistics
 from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.decoding.engine import BatchOutput, Options
