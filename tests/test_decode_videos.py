@@ -30,7 +30,7 @@ def frames(monkeypatch):
 
     def noted(self, *arguments):
         prepared = prepare(self, *arguments)
-        counts.append(len(prepared.inputs.tiles))
+        counts.append(int(prepared.inputs.image_ids.max()) + 1)
         return prepared
 
     monkeypatch.setattr(Pipeline, "prepare", noted)

@@ -189,25 +189,29 @@ def pictures():
 
 def test_images_and_videos_of_one_prompt(qwen_processor, pictures):
     """Frames are numbered in the order of the text, and each visual row finds its own frame, also
-    where the frames before it have fewer rows."""
+    where smaller ones share a tile."""
     small, large, video = pictures
     question = "<image> then <video> then <image>?"
     prompt = qwen_prompt(qwen_processor, question, [small, large], [video])
-    assert prompt.tiles.counts.tolist() == [256, 128, 128, 512]
-    assert prompt.tile_rows == 512 // 4  # a frame's rows in the table are those of the largest
+    assert prompt.tiles.counts.tolist() == [256 + 128 + 128, 512]
+    assert prompt.tile_rows == 512 // 4  # a tile's rows in the table are those of the largest
     config, visual = qwen_processor.config, prompt.image_ids >= 0
     assert np.bincount(prompt.image_ids[visual]).tolist() == [64, 32, 32, 128]
-    for i, part in enumerate([small, video, video, large]):
+    for i, (part, begin) in enumerate([(small, 0), (video, 64), (video, 96), (large, 128)]):
         rows = prompt.image_rows[prompt.image_ids == i]
-        assert rows.tolist() == list(range(i * 128, i * 128 + len(rows)))
+        assert rows.tolist() == list(range(begin, begin + len(rows)))
         kind = config.video_token_id if part is video else config.image_token_id
         assert (prompt.tokens[prompt.image_ids == i] == kind).all()
-    for i, image in ((0, small), (3, large)):
-        own = qwen_processor.visual(image)
-        np.testing.assert_array_equal(
-            prompt.tiles.patches[i, : len(own.tiles.patches[0])], own.tiles.patches[0]
-        )
-        np.testing.assert_array_equal(prompt.places[prompt.image_ids == i], own.places)
+    wholes = {"small": (0, 0, small), "video": (0, 256, video), "large": (1, 0, large)}
+    for tile, begin, picture in wholes.values():
+        own = qwen_processor.visual(picture)
+        patches = np.concatenate([own.tiles.patches[f, :n] for f, n in enumerate(own.tiles.counts)])
+        found = prompt.tiles.patches[tile, begin : begin + len(patches)]
+        np.testing.assert_array_equal(found, patches)
+    np.testing.assert_array_equal(
+        prompt.places[prompt.image_ids == 3], qwen_processor.visual(large).places
+    )
+    assert prompt.tiles.places[0, [0, 256, 384]].tolist() == [[0, 0]] * 3
     assert (prompt.image_rows[~visual] == TEXT).all()
     # <|vision_start|> is the fourth id; the first picture spans 8, and text goes on at 4 + 8
     start = int(np.flatnonzero(visual)[0])
@@ -229,7 +233,7 @@ def test_batch_of_qwen_prompts(qwen_processor, pictures):
         qwen_prompt(qwen_processor, "What?", [large], [video]),
     ]
     batch = batch_prompts(prompts, config, tile_bucket=6)
-    assert batch.tiles.counts.tolist() == [256, 512, 128, 128, 0, 0]
+    assert batch.tiles.counts.tolist() == [256, 512, 256, 0, 0, 0]
     assert batch.positions.shape == (*batch.tokens.shape, 3)
     per_tile, first = batch.tiles.patches.shape[1] // 4, 0
     for b, single in enumerate(prompts):

@@ -72,8 +72,8 @@ def test_videos_stand_beside_images(tmp_path):
     [
         ({"images": None}, "images: expected a list of paths, or one of videos, found neither"),
         ({"videos": 5}, "videos: expected a list of non-empty texts, got 5"),
-        ({"fps": -1}, "fps: expected a number above 0, got -1"),
-        ({"fps": 0}, "fps: expected a number above 0, got 0"),
+        ({"fps": -1}, "fps: expected a number in 1e-06..1000000, got -1"),
+        ({"fps": 0}, "fps: expected a number in 1e-06..1000000, got 0"),
         ({"max_frames": 0}, "max_frames: expected a whole number in 1.., got 0"),
         ({"images": [""]}, "images: expected a list of non-empty texts"),
         ({"prompt": None}, "missing field 'prompt'"),

@@ -121,19 +121,24 @@ def test_blocks_of_branches_change_nothing(branches, length):
 
 
 @pytest.mark.parametrize("scores", [2**40, 3 * 16 * 4, 1])
-def test_padded_rows_look_at_their_own_keys_in_blocks_of_any_size(monkeypatch, scores):
+def test_rows_look_at_their_own_segment_in_blocks_of_any_size(monkeypatch, scores):
     """Whole, four queries at a time, one at a time."""
     monkeypatch.setattr(attention, "SCORES", scores)
     rng = np.random.default_rng(0)
     queries, keys, values = rng.normal(size=(3, 3, 16, 2, 4)).astype(np.float32)
-    counts = np.array([16, 5, 9], np.int32)
-    mixed = attention.attend_padded(*map(jnp.asarray, (queries, keys, values, counts)))
-    received = attention.attention_received(*map(jnp.asarray, (queries, keys, counts)))
-    for b, count in enumerate(counts):
-        logits = np.einsum("thd,shd->hts", queries[b], keys[b, :count]) / 2
-        weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        expected = np.einsum("hts,shd->thd", weights, values[b, :count])
-        np.testing.assert_allclose(mixed[b], expected.reshape(16, 8), rtol=1e-5, atol=1e-6)
-        looks = weights[:, :count].mean(axis=(0, 1))
-        np.testing.assert_allclose(received[b, :count], looks, rtol=1e-5)
-        np.testing.assert_array_equal(received[b, count:], 0.0)
+    sizes = [[16], [5], [4, 9, 1]]
+    segments = np.full((3, 16), -1, np.int32)
+    for b, own in enumerate(sizes):
+        segments[b, : sum(own)] = np.repeat(np.arange(len(own)), own)
+    mixed = attention.attend_segments(*map(jnp.asarray, (queries, keys, values, segments)))
+    received = attention.attention_received(*map(jnp.asarray, (queries, keys, segments)))
+    for b, own in enumerate(sizes):
+        for number in range(len(own)):
+            at = np.flatnonzero(segments[b] == number)
+            logits = np.einsum("thd,shd->hts", queries[b, at], keys[b, at]) / 2
+            weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+            expected = np.einsum("hts,shd->thd", weights, values[b, at]).reshape(len(at), 8)
+            np.testing.assert_allclose(mixed[b, at], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(received[b, at], weights.mean(axis=(0, 1)), rtol=1e-5)
+    np.testing.assert_array_equal(np.asarray(received)[segments < 0], 0.0)
+    assert np.isfinite(mixed).all()

@@ -9,6 +9,7 @@ from qwen3_vl_pairs import SIDE, Image, Video, batch_prompts, make_frames, make_
 from qwen3_vl_stages import FRAMES, LENGTH, PATCHES, PROGRAM, our_stages, reference_stages
 from stages import GATE, first_failure, relative_l2, stage_errors
 
+from tiger_jax.models.frames import pack_tiles
 from tiger_jax.ops.attention import BLOCK
 
 CASES = {
@@ -106,6 +107,24 @@ def test_a_frame_of_more_patches_than_one_block_of_queries(qwen3_vl):
     (wanted,) = reference_stages(qwen3_vl, [prompt])
     (got,) = our_stages(qwen3_vl, [prompt], batch=batch)
     assert_parity(got, wanted)
+
+
+def test_frames_that_share_a_tile(qwen3_vl):
+    """Small ones beside a large one: what each has alone, and how much its own patches look at
+    each of them; the transposed grids tell rows from columns."""
+    grids = [(4, 6), (16, 24), (6, 4), (2, 2), (12, 10)]
+    rng, vision = np.random.default_rng(0), qwen3_vl.config.vision
+    parts = [make_frames(rng, [grid]) for grid in grids]
+    sizes = [part.patches.shape[1] // vision.merge_size**2 for part in parts]
+    packed, begins = pack_tiles(parts, sizes)
+    assert packed.counts.tolist() == [24, 384, 24 + 4 + 120]
+    for method in ("encode_images", "vision_saliency"):
+        run = jax.jit(getattr(qwen3_vl.model, method))
+        rows = np.asarray(run(qwen3_vl.params, jax.tree.map(jnp.asarray, packed)))
+        rows = rows.reshape(len(packed) * max(sizes), -1)
+        for part, size, begin in zip(parts, sizes, begins, strict=True):
+            alone = np.asarray(run(qwen3_vl.params, jax.tree.map(jnp.asarray, part)))
+            assert relative_l2(rows[begin : begin + size], alone.reshape(size, -1)) <= 2e-6
 
 
 def test_two_prompts_share_one_program(qwen3_vl):

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Int, Int32
 from PIL import Image
 
 from tiger_jax.data.processor import Processor
@@ -27,7 +27,7 @@ from tiger_jax.data.videos import Video
 from tiger_jax.data.visual import TEXT, Visual
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import ModelConfig
-from tiger_jax.models.frames import Tiles, arrays_of, join_tiles
+from tiger_jax.models.frames import Tiles, arrays_of, join_tiles, pack_tiles
 from tiger_jax.models.image_geometry import NEWLINE
 
 SEQ_BUCKETS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192,
@@ -139,9 +139,9 @@ def make_prompt(
     needed = sum(len(part.tokens) for part in parts)
     pictured = sum(int((part.frames >= 0).sum()) for part in parts)
     check_length(needed, pictured, max_length or longest_prompt(config), len(videos))
-    tiles = sum(len(part.tiles) for part in parts if part.tiles is not None)
-    check_tiles(tiles, TILE_BUCKETS[-1], len(videos))
-    return _join(processor, parts)
+    prompt = _join(processor, parts)
+    check_tiles(len(prompt.tiles), TILE_BUCKETS[-1], len(videos))
+    return prompt
 
 
 def batch_prompts(
@@ -226,25 +226,36 @@ def _text(ids: Sequence[int]) -> Visual:
 def _join(processor: Processor, parts: Sequence[Visual]) -> PromptInputs:
     """Texts and pictures one after the other; frames are numbered through, tiles put together."""
     pictures = [part for part in parts if part.tiles is not None]
-    n_tiles = sum(len(part.tiles) for part in pictures)
     tile_rows = max((part.tile_rows for part in pictures), default=0)
+    tiles, begins = processor.empty_tiles(), np.zeros(0, int)
+    if pictures:
+        shapes = zip(*((part.tiles, part.tile_rows) for part in pictures), strict=True)
+        tiles, begins = pack_tiles(*shapes)
     rows, image_ids, first, frame = [], [], 0, 0
     for part in parts:
-        tile, row = np.divmod(part.rows, max(part.tile_rows, 1))
-        here = np.where(part.rows == NEWLINE, n_tiles * tile_rows, (tile + first) * tile_rows + row)
-        rows.append(np.where(part.rows == TEXT, TEXT, here).astype(np.int32))
+        rows.append(_moved(part, begins[first:], len(tiles) * tile_rows))
         image_ids.append(np.where(part.frames >= 0, part.frames + frame, TEXT).astype(np.int32))
         first += 0 if part.tiles is None else len(part.tiles)
         frame = max(frame, int(image_ids[-1].max(initial=TEXT)) + 1)
     tokens = np.concatenate([part.tokens for part in parts])
     grids = np.concatenate([part.grids for part in parts])
-    tiles = [processor.empty_tiles(), *(part.tiles for part in pictures)]
     return PromptInputs(
         tokens=tokens,
         image_rows=np.concatenate(rows),
-        tiles=join_tiles(tiles, n_tiles),
+        tiles=tiles,
         places=np.concatenate([part.places for part in parts]),
         image_ids=np.concatenate(image_ids),
         positions=processor.positions(tokens, grids),
         tile_rows=tile_rows,
+    )
+
+
+def _moved(part: Visual, begins: Int[np.ndarray, " n"], newline: int) -> Int32[np.ndarray, " S"]:
+    """A part's visual rows where its tiles begin at `begins`."""
+    if part.tiles is None:
+        return part.rows
+    tile, row = np.divmod(part.rows, part.tile_rows)
+    rows = begins[np.maximum(tile, 0)] + row
+    return np.select([part.rows == TEXT, part.rows == NEWLINE], [TEXT, newline], rows).astype(
+        np.int32
     )

@@ -17,8 +17,7 @@ class Visual(NamedTuple):
     """n tokens of one placeholder, over f frames.
 
     A picture's own table of visual rows is that of its tiles, one after the other, `tile_rows`
-    rows each. Tiles that are joined with larger ones have more rows each: row r of a tile stays
-    its row r, so the table row changes to tile * (new tile_rows) + r.
+    rows each. In a prompt a tile begins where `pack_tiles` puts it, and its rows stay together.
     """
 
     tokens: Int32[np.ndarray, " n"]

@@ -1,12 +1,14 @@
 """Pictures as the tower of Qwen3-VL takes them, and tiles of either family put together.
 
-N: frames, P: patches of a frame (a bucket), V: numbers of one patch.
+N: tiles, P: patches of a tile (a bucket), V: numbers of one patch.
 
 A frame is one still for the tower: a picture twice, or two neighbouring pictures of a video. Its
 patches stand in the order of the squares that become one visual token each:
 
     0 1 4 5
     2 3 6 7     rows of a 2 x 4 grid; a token is made of patches 0..3, the next one of 4..7
+
+A tile holds one frame, or several that are smaller than the others of a prompt.
 """
 
 import dataclasses
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 PATCH_BUCKETS = (
     64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192, 12288,
@@ -23,7 +26,7 @@ PATCH_BUCKETS = (
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Frames padded to one number of patches; numpy on the host, arrays on devices.
+    """Tiles of frames, padded to one number of patches; numpy on the host, arrays on devices.
 
     A pytree once models/qwen3_vision.py is imported: the host's side needs no jax.
     """
@@ -31,9 +34,9 @@ class Frames:
     patches: Any
     """float [N, P, V]: values in the order (channel, picture, row, column); 0 behind `counts`."""
     counts: Any
-    """int32 [N]: patches of each frame."""
+    """int32 [N]: patches of each tile, those of all its frames."""
     places: Any
-    """int32 [N, P, 2]: row and column of each patch."""
+    """int32 [N, P, 2]: row and column of each patch in its frame, which begins at (0, 0)."""
     taps: Any
     """int32 [N, P, 4]: the rows of the position table around each patch."""
     weights: Any
@@ -52,6 +55,56 @@ class Frames:
 
 Tiles = np.ndarray | Frames
 """What the vision tower of a family takes, one entry a tile or frame."""
+
+
+def pack_tiles(
+    parts: Sequence[Tiles], tile_rows: Sequence[int]
+) -> tuple[Tiles, Int[np.ndarray, " n"]]:
+    """Tiles of several pictures in their order; frames of less than the largest size share tiles.
+    Else the stills of a video would each be as large as a photograph beside it.
+
+    Args:
+        tile_rows: visual rows of a tile of each part.
+
+    Returns:
+        the tiles, and the visual row at which each of the n given ones begins.
+    """
+    widest, begins = max(tile_rows), []
+    tile, used = -1, widest
+    for part, own in zip(parts, tile_rows, strict=True):
+        for rows in _real_rows(part, own):
+            if own == widest or used + rows > widest:
+                tile, used = tile + 1, 0
+            begins.append(tile * widest + used)
+            used += rows
+    begins = np.array(begins, int)
+    if not isinstance(parts[0], Frames):
+        return join_tiles(parts, len(begins)), begins
+    return _copy_frames(parts, begins * parts[0].patches.shape[1] // tile_rows[0], tile + 1), begins
+
+
+def _real_rows(tiles: Tiles, tile_rows: int) -> list[int]:
+    if not isinstance(tiles, Frames):
+        return [tile_rows] * len(tiles)
+    return (tiles.counts * tile_rows // tiles.patches.shape[1]).tolist()
+
+
+def _copy_frames(parts: Sequence[Frames], begins: Int[np.ndarray, " n"], count: int) -> Frames:
+    """`count` tiles of the largest size; frame i begins at their patch begins[i]."""
+    size = max(part.patches.shape[1] for part in parts)
+    packed = {
+        name: np.zeros((count * size, *array.shape[2:]), array.dtype)
+        for name, array in vars(parts[0]).items() if name != "counts"
+    }  # fmt: skip
+    counts = np.zeros(count, np.int32)
+    frames = [(part, i) for part in parts for i in range(len(part))]
+    for (part, i), begin in zip(frames, begins, strict=True):
+        own = part.counts[i]
+        counts[begin // size] += own
+        for name, array in packed.items():
+            array[begin : begin + own] = getattr(part, name)[i, :own]
+    tiled = {name: array.reshape(count, size, *array.shape[1:]) for name, array in packed.items()}
+    return Frames(counts=counts, **tiled)
 
 
 def join_tiles(parts: Sequence[Tiles], count: int) -> Tiles:

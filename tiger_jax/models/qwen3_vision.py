@@ -1,10 +1,10 @@
 """The vision tower of Qwen3-VL, and the mergers that turn squares of patches into visual tokens.
 
-N: frames, P: patches of a frame, V: numbers of a patch, E: tower width, H: heads, d: head dim,
-r: visual tokens of a frame (P / 4), D: width of the decoder.
+N: tiles, P: patches of a tile, V: numbers of a patch, E: tower width, H: heads, d: head dim,
+r: visual tokens of a tile (P / 4), D: width of the decoder.
 
-Attention stays inside a frame: frames are the batch axis, padded to one number of patches, so no
-segment has to be told from another and no [P, P] mask is made. Which patch stands where, and which
+Attention stays inside a frame. Tiles are the batch axis, padded to one number of patches; most
+hold one frame, and no [P, P] mask is made where some hold more. Which patch stands where, and which
 rows of the position table it lies between, is the host's matter (models/frame_geometry.py).
 """
 
@@ -14,13 +14,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from tiger_jax.models.config import Qwen3VisionConfig
 from tiger_jax.models.frames import Frames
 from tiger_jax.models.layers import Dense, Embedding, LayerNorm, activation
 from tiger_jax.ops import rotary
-from tiger_jax.ops.attention import attend_padded, attention_received
+from tiger_jax.ops.attention import attend_segments, attention_received
 from tiger_jax.ops.rotary import rotate
 from tiger_jax.sharding.rules import ParamRule, constrain
 
@@ -61,13 +61,13 @@ class Attention(nn.Module):
         self.qkv = Dense(3 * width, use_bias=True, dtype=self.dtype)
         self.out = Dense(width, use_bias=True, dtype=self.dtype)
 
-    def __call__(self, x: Float[Array, "N P E"], counts: Array, rope: Rope) -> Array:
-        return self.out(attend_padded(*self._project(x, rope), counts))
+    def __call__(self, x: Float[Array, "N P E"], segments: Array, rope: Rope) -> Array:
+        return self.out(attend_segments(*self._project(x, rope), segments))
 
-    def received(self, x: Float[Array, "N P E"], counts: Array, rope: Rope) -> Array:
+    def received(self, x: Float[Array, "N P E"], segments: Array, rope: Rope) -> Array:
         """How much the patches of its frame look at each patch, mean over them and over heads."""
         queries, keys, _ = self._project(x, rope)
-        return attention_received(queries, keys, counts)
+        return attention_received(queries, keys, segments)
 
     def _project(self, x: Float[Array, "N P E"], rope: Rope) -> tuple[Array, Array, Array]:
         heads = (*x.shape[:2], 3, self.config.num_heads, -1)
@@ -110,13 +110,13 @@ class EncoderLayer(nn.Module):
         self.norm2 = LayerNorm(EPS)
         self.mlp = MLP(cfg.intermediate_size, cfg.hidden_size, cfg.activation, self.dtype)
 
-    def __call__(self, x: Float[Array, "N P E"], counts: Array, rope: Rope) -> Array:
-        x = x + self.attention(self.norm1(x), counts, rope)
+    def __call__(self, x: Float[Array, "N P E"], segments: Array, rope: Rope) -> Array:
+        x = x + self.attention(self.norm1(x), segments, rope)
         return x + self.mlp(self.norm2(x))
 
-    def received(self, x: Float[Array, "N P E"], counts: Array, rope: Rope) -> Array:
+    def received(self, x: Float[Array, "N P E"], segments: Array, rope: Rope) -> Array:
         """How much each patch is looked at in this block."""
-        return self.attention.received(self.norm1(x), counts, rope)
+        return self.attention.received(self.norm1(x), segments, rope)
 
 
 class Qwen3Vision(nn.Module):
@@ -141,7 +141,7 @@ class Qwen3Vision(nn.Module):
     def received(self, frames: Frames) -> Float[Array, "N P"]:
         """How much each patch is looked at in the last block."""
         before = self._states(frames)[-2]
-        return self.layers[-1].received(before, frames.counts, self._rope(frames))
+        return self.layers[-1].received(before, segments_of(frames), self._rope(frames))
 
     def embed(self, frames: Frames) -> Float[Array, "N P E"]:
         """Projected patches with their interpolated positions."""
@@ -160,7 +160,7 @@ class Qwen3Vision(nn.Module):
         """What enters the first block, and what leaves each."""
         states = [self.embed(frames)]
         for layer in self.layers:
-            states.append(layer(states[-1], frames.counts, self._rope(frames)))
+            states.append(layer(states[-1], segments_of(frames), self._rope(frames)))
         return states
 
     def _rope(self, frames: Frames) -> Rope:
@@ -190,6 +190,14 @@ class Merger(nn.Module):
         else:
             squares = group_squares(self.norm(rows), self.config)
         return self.fc2(activation("gelu")(self.fc1(squares)))
+
+
+def segments_of(frames: Frames) -> Int[Array, "N P"]:
+    """Which frame of its tile each patch belongs to, -1 behind the last: a frame begins at its
+    patch (0, 0)."""
+    first = (frames.places == 0).all(axis=-1)
+    real = jnp.arange(first.shape[1])[None] < frames.counts[:, None]
+    return jnp.where(real, jnp.cumsum(first, axis=1) - 1, -1)
 
 
 def group_squares(rows: Float[Array, "N P E"], config: Qwen3VisionConfig) -> Float[Array, "N r F"]:

@@ -1,4 +1,4 @@
-"""Attention over a key/value cache, a fresh prompt, padded rows, with a free mask, of branches.
+"""Attention over a key/value cache, a fresh prompt, in segments, with a free mask, of branches.
 
 B: batch, T: queries, C: cache rows, S: keys, H: query heads, K: key/value heads, G = H/K, d: head
 dim, M: branches, U: own keys of a branch.
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 BLOCK = 512
 """Queries whose scores exist at once."""
 SCORES = BLOCK * 65536
-"""Those that exist at once where many padded rows have many keys each: 128 MiB a head."""
+"""Those that exist at once where many rows have many keys each: 128 MiB a head."""
 _MASKED = -1e30  # finite: a row without any visible key gives a mean, not NaN
 
 
@@ -88,51 +88,55 @@ def attend_causal(
     return jnp.concatenate(outputs, axis=1)
 
 
-def attend_padded(
-    queries: Float[Array, "B T H d"], keys: Float[Array, "B S H d"],
-    values: Float[Array, "B S H d"], counts: Int[Array, "B"], *, block: int = BLOCK,
+def attend_segments(
+    queries: Float[Array, "B T H d"], keys: Float[Array, "B T H d"],
+    values: Float[Array, "B T H d"], segments: Int[Array, "B T"], *, block: int = BLOCK,
 ) -> Float[Array, "B T Hd"]:  # fmt: skip
-    """Attention in both directions to the first counts[b] keys.
+    """Attention in both directions among the rows of one segment; nobody looks at segment -1.
 
     A loop over blocks of queries, each computed anew in the backward pass: a picture of 65,536
-    patches has [T, S] scores that no memory holds. Many rows with many keys have smaller blocks.
+    patches has [T, T] scores that no memory holds. Many rows with many keys have smaller blocks.
     """
     columns, contents = keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2)
-    block = _fitting(block, keys)
 
-    def some(rows: Array) -> Array:
-        weights = _padded_weights(rows, columns, counts)
+    def some(rows: Array, own: Array) -> Array:
+        weights = _segment_weights(rows, columns, own, segments)
         return (weights.astype(contents.dtype) @ contents).swapaxes(1, 2)
 
-    mixed = _over_queries(some, block, queries)
+    mixed = _over_queries(some, _fitting(block, keys), queries, segments)
     return mixed.reshape(*queries.shape[:2], -1)
 
 
 def attention_received(
-    queries: Float[Array, "B S H d"], keys: Float[Array, "B S H d"], counts: Int[Array, "B"], *,
+    queries: Float[Array, "B T H d"], keys: Float[Array, "B T H d"], segments: Int[Array, "B T"], *,
     block: int = BLOCK,
-) -> Float[Array, "B S"]:  # fmt: skip
-    """How much the first counts[b] rows look at each of themselves, by the weights of
-    `attend_padded`: mean over rows and heads, float32."""
-    columns = keys.transpose(0, 2, 3, 1)
-    block = _fitting(block, keys)
-    real = jnp.arange(keys.shape[1])[None] < counts[:, None]
+) -> Float[Array, "B T"]:  # fmt: skip
+    """How much the rows of its segment look at each row, by the weights of `attend_segments`:
+    mean over these rows and over heads, float32."""
+    columns, length = keys.transpose(0, 2, 3, 1), keys.shape[1]
 
-    def some(rows: Array, asks: Array) -> Array:
-        weights = _padded_weights(rows, columns, counts).mean(axis=1)
-        return jnp.where(asks[..., None], weights, 0.0).sum(axis=1, keepdims=True)
+    def some(rows: Array, own: Array) -> Array:
+        weights = _segment_weights(rows, columns, own, segments).mean(axis=1)
+        return jnp.where((own >= 0)[..., None], weights, 0.0).sum(axis=1, keepdims=True)
 
-    parts = _over_queries(some, block, queries, real)
-    return parts.sum(axis=1) / jnp.maximum(counts, 1)[:, None]
+    def sizes(own: Array) -> Array:
+        own = jnp.where(own >= 0, own, length)
+        return (
+            jnp.zeros(length).at[own].add(1.0, mode="drop").at[own].get(mode="fill", fill_value=1)
+        )
+
+    parts = _over_queries(some, _fitting(block, keys), queries, segments)
+    return parts.sum(axis=1) / jax.vmap(sizes)(segments)
 
 
-def _padded_weights(
-    rows: Float[Array, "B T H d"], columns: Float[Array, "B H d S"], counts: Int[Array, "B"]
+def _segment_weights(
+    rows: Float[Array, "B T H d"], columns: Float[Array, "B H d S"], own: Int[Array, "B T"],
+    segments: Int[Array, "B S"],
 ) -> Float[Array, "B H T S"]:  # fmt: skip
-    """Softmax weights on the first counts[b] keys."""
-    real = (jnp.arange(columns.shape[-1])[None] < counts[:, None])[:, None, None]
+    """Softmax weights on the keys of the row's own segment."""
+    visible = (own[:, :, None] == segments[:, None]) & (segments >= 0)[:, None]
     scores = _scores(rows.swapaxes(1, 2), columns) * rows.shape[-1] ** -0.5
-    return jax.nn.softmax(jnp.where(real, scores, _MASKED), axis=-1)
+    return jax.nn.softmax(jnp.where(visible[:, None], scores, _MASKED), axis=-1)
 
 
 def _fitting(block: int, keys: Float[Array, "B S H d"]) -> int:
