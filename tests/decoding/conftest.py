@@ -115,3 +115,28 @@ def runner():
 def small():
     """A random drafter: another model, other weights."""
     return tiny_model(1, vocab=VOCAB, hidden=16)
+
+
+def run_poisoned(runner, drafter, params, prompt, sampling, limits):
+    """24 greedy rounds; between them, what lies behind the committed rows becomes 1e9."""
+
+    def poison(cache, first):
+        behind = jnp.arange(cache.capacity)[None] >= first[:, None]
+        return jax.tree.map(lambda rows: jnp.where(behind[:, None, :, None], 1e9, rows), cache)
+
+    @jax.jit
+    def round_of(state):
+        # The drafter writes the row of the last committed token again.
+        dirty = state.replace(
+            cache=poison(state.cache, state.lengths),
+            drafter=poison(state.drafter, state.lengths - 1),
+        )
+        return speculative.decode_round(
+            runner.model, drafter, runner.params, params, dirty, sampling, limits,
+            mode=SamplingMode.GREEDY,
+        )  # fmt: skip
+
+    state = runner.start(prompt, sampling, limits, SamplingMode.GREEDY, drafter, params)
+    for _ in range(24):
+        state = round_of(state)
+    return state

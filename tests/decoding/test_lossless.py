@@ -1,7 +1,5 @@
 """Whatever the drafter does, the output is plain decoding's."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,9 +9,9 @@ from tests.decoding.conftest import (
     limits_of,
     prompts_of,
     rows_of,
+    run_poisoned,
     sampling_of,
 )
-from tiger_jax.decoding import speculative
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.ops.sampling import SamplingMode
 
@@ -82,28 +80,7 @@ def test_rejected_rows_are_never_read(runner, small):
     drafter = VLMDrafter(small[0], 4)
     want = emitted(runner.run(prompt, sampling, limits))
 
-    def poison(rows, first):
-        behind = jnp.arange(rows.shape[2])[None] >= first[:, None]
-        return jnp.where(behind[:, None, :, None], 1e9, rows)
-
-    @jax.jit
-    def round_of(state):
-        return speculative.decode_round(
-            runner.model, drafter, runner.params, small[1], state, sampling, limits, mode=GREEDY
-        )
-
-    state = runner.start(prompt, sampling, limits, GREEDY, drafter, small[1])
-    for _ in range(24):
-        # The drafter writes the row of the last committed token again.
-        caches = [(state.cache, state.lengths), (state.drafter, state.lengths - 1)]
-        dirty = [
-            type(cache)(
-                keys=tuple(poison(k, first) for k in cache.keys),
-                values=tuple(poison(v, first) for v in cache.values),
-            )
-            for cache, first in caches
-        ]
-        state = round_of(state.replace(cache=dirty[0], drafter=dirty[1]))
+    state = run_poisoned(runner, drafter, small[1], prompt, sampling, limits)
     assert emitted(state) == want
 
 

@@ -1,15 +1,12 @@
 """Pictures, several pictures and videos of Qwen3-VL through the engine: positions on three axes go
 on where the prompt's end, and nothing of a request stays for the next."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.conftest import accepted, emitted, limits_of, sampling_of
+from tests.decoding.conftest import accepted, emitted, limits_of, run_poisoned, sampling_of
 from tests.decoding.test_routed import Wide
 from tests.pictured import framed_prompt, prompt_arrays
-from tiger_jax.decoding import speculative
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import Engine, Options
 from tiger_jax.decoding.programs import compiles
@@ -97,26 +94,7 @@ def test_rejected_rows_are_never_read(verifier, small, plain):
     """Rows behind the committed ones are overwritten with 1e9 between rounds."""
     prompt, sampling, limits, want = plain[6]
     drafter = VLMDrafter(small[0], 5)
-
-    def poison(cache, first):
-        column = jnp.arange(cache.capacity)[None]
-        behind = (column >= first[:, None])[:, None, :, None]
-        return jax.tree.map(lambda rows: jnp.where(behind, 1e9, rows), cache)
-
-    @jax.jit
-    def round_of(state):
-        # The drafter writes the row of the last committed token again.
-        dirty = state.replace(
-            cache=poison(state.cache, state.lengths),
-            drafter=poison(state.drafter, state.lengths - 1),
-        )
-        return speculative.decode_round(
-            verifier.model, drafter, verifier.params, small[1], dirty, sampling, limits, mode=GREEDY
-        )
-
-    state = verifier.start(prompt, sampling, limits, GREEDY, drafter, small[1])
-    for _ in range(24):
-        state = round_of(state)
+    state = run_poisoned(verifier, drafter, small[1], prompt, sampling, limits)
     assert emitted(state) == emitted(want)
     assert not state.active.any()
 
