@@ -106,8 +106,9 @@ def load_video(
 
     - A video file is read by PyAV. A picture's time is its number over the average rate (24, with
       a warning, where the file names none).
-    - An animated GIF, WebP or PNG is read by Pillow; it is sampled by number, at the rate of
-      its mean duration, and each picture has its own time.
+    - An animated GIF, WebP or PNG is read by Pillow; a picture that is shown for several times
+      1 / fps counts as so many, as in a video file: whoever writes a GIF leaves repetitions out.
+      Otherwise it is sampled by number, and each picture has its own time.
     - A folder's pictures, in natural order of their names (2.jpg before 10.jpg), count as sampled
       at `fps` already: one every 1 / fps seconds. Only more than `max_frames` are thinned out.
 
@@ -136,7 +137,7 @@ def load_video(
     try:
         with Image.open(path) as image:
             if image.format != "MPEG":  # which Pillow names but cannot read
-                return _load_animation(image, choose, fit)
+                return _load_animation(image, choose, fps, max_frames, fit)
     except UnidentifiedImageError:
         pass
     except UserError as error:
@@ -190,21 +191,26 @@ def _is_stub(reader: object) -> bool:
     return isinstance(reader, type) and issubclass(reader, ImageFile.StubImageFile)
 
 
-def _load_animation(image: Image.Image, choose: Choose, fit: Fit | None) -> Video:
+def _load_animation(
+    image: Image.Image, choose: Choose, fps: float, most: int, fit: Fit | None
+) -> Video:
     total = getattr(image, "n_frames", 1)
     if total == 1:
         raise UserError("expected a video, got a still picture; give it as an image")
-    ends = [0.0]
+    shown, end = [], 0  # (number of a picture, ms when it is shown), once for each 1 / fps
     for k in range(total):
         image.seek(k)
         image.load()  # WebP knows a picture's duration only then
-        ends.append(ends[-1] + (image.info.get("duration") or _UNKNOWN_DURATION))
-    taken = choose(total, 1000 * total / ends[-1])
+        duration = image.info.get("duration") or _UNKNOWN_DURATION
+        times = round(min(max(duration * fps / 1000, 1), most))
+        shown += [(k, end + i * duration / times) for i in range(times)]
+        end += duration
+    taken = [shown[i] for i in choose(len(shown), 1000 * len(shown) / end)]
     shelf = Shelf(len(taken), fit)
-    for k in taken:
-        image.seek(int(k))
+    for k, _ in taken:
+        image.seek(k)
         shelf.put(np.asarray(to_rgb(image)))
-    return _video(shelf, [ends[k] / 1000 for k in taken])
+    return _video(shelf, [time / 1000 for _, time in taken])
 
 
 def _spread(total: int, count: int) -> Int[np.ndarray, " n"]:
