@@ -228,12 +228,14 @@ def test_pairs_that_do_not_fit_are_refused(pair, tmp_path, capsys):
 
 def test_plain_decoding_without_a_drafter(pair, tmp_path, capsys):
     report_path = tmp_path / "report.json"
-    arguments = ["--prompt", "hello", "--max-new-tokens", 5, "--report", report_path, "--quiet"]
+    arguments = ["--prompt", "hello", "--max-new-tokens", 5, "--report", report_path, "--compare"]
     assert run("--verifier", pair / "verifier", *arguments) == 0
     report = json.loads(report_path.read_text())
     assert report["A"] is None
     assert report["draft_length"] == 0
     assert report["c"] is None
+    assert report["measured_speedup"] is None  # there is nothing to compare
+    assert "speedup" not in capsys.readouterr().out
 
 
 def answered(tmp_path, *arguments):

@@ -98,6 +98,7 @@ class Session:
         self.pipeline = dataclasses.replace(self.pipeline, video=settings.video)
         if settings.draft_length == 0:
             self.pipeline = self.pipeline.plain()
+        self._comparing = settings.compare and self._speculative
         self._tally = Tally()
         self._costs: costs.Costs | None = None
         self._rounds: list[list[int]] = []
@@ -193,7 +194,7 @@ class Session:
         """Decode a group; when comparing, time warm runs of it with and without the drafter."""
         size = self.settings.batch_size
         output = self.pipeline.run(group, size, update)
-        if not self.settings.compare:
+        if not self._comparing:
             self._tally.prefill_seconds += output.prefill_seconds
             self._tally.decode_seconds += output.decode_seconds
             self._tally.compiled |= output.compiled
@@ -236,7 +237,7 @@ class Session:
             sum(len(o.tokens) for o in outputs),
         )
         measured = self._measured_costs()
-        compare = self.settings.compare and tally.decode_seconds > 0
+        compare = self._comparing and tally.decode_seconds > 0
         report = {
             "requests": [_request_entry(a) for a in answers],
             "A": seen.mean,
@@ -318,8 +319,8 @@ def _drafted(report: dict) -> str:
 def summary(report: dict) -> str:
     """The short table under an answer."""
 
-    def number(value: float | None, form: str) -> str:
-        return "not measured" if value is None else format(value, form)
+    def number(value: float | None, form: str, unit: str = "") -> str:
+        return "not measured" if value is None else format(value, form) + unit
 
     lines = [f"{report['tokens']} tokens in {report['rounds']} rounds"]
     if report["A"] is not None:
@@ -342,10 +343,10 @@ def summary(report: dict) -> str:
         lines.append(
             f"speedup measured {report['measured_speedup']:.2f}x"
             f" ({report['measured_speedup_with_prefill']:.2f}x with prefill)"
-            f"   predicted {number(report['predicted_speedup'], '.2f')}x"
+            f"   predicted {number(report['predicted_speedup'], '.2f', 'x')}"
             f"   c {number(report['c'], '.3f')}"
             f"   c_route {number(report['c_route'], '.3f')}   v {number(report['v'], '.2f')}"
-            f"   ceiling 1/c {number(report['ceiling'], '.1f')}x"
+            f"   ceiling 1/c {number(report['ceiling'], '.1f', 'x')}"
         )
         same = {True: "yes", False: "NO", None: "other draws of the same law (temperature > 0)"}[
             report["identical_to_plain"]
