@@ -157,7 +157,7 @@ def test_what_came_out_drafts_losslessly_from_a_clip(verifier, aligned):
     assert pair.router.routes
     clip = make_clip(3, HELD_OUT)
     text = build_prompt(pair.processor, clip.qa[0].question, 0, 1)
-    prompt = make_prompt(pair.processor, pair.config, text, videos=[clip.picture])
+    prompt = make_prompt(pair.processor, pair.config, text, videos=[clip.shown])
     plain, drafted = (
         each.engine.run(each.arrays([prompt]), [Options(max_new_tokens=12)]).outputs[0]
         for each in (pair.plain(), pair)

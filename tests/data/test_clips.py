@@ -51,16 +51,16 @@ def test_same_seed_and_index_same_clip():
 def test_each_still_is_two_sampled_pictures(clips):
     clip = clips[0]
     assert clip.stills.shape == (3, 112, 112, 3)
-    assert clip.frames.shape == (6, 112, 112, 3)
+    assert clip.pictures.shape == (6, 112, 112, 3)
     assert clip.seconds == (0.0, 0.5, 1.0, 1.5, 2.0, 2.5)
-    for i, frame in enumerate(clip.frames):
+    for i, frame in enumerate(clip.pictures):
         assert np.array_equal(frame, clip.stills[i // 2])
 
 
 def test_the_picture_of_a_clip_is_its_video(clips):
-    video = clips[0].picture
+    video = clips[0].shown
     assert isinstance(video, Video)
-    assert np.array_equal(video.frames, clips[0].frames)
+    assert np.array_equal(video.pictures, clips[0].pictures)
     assert video.seconds == clips[0].seconds
 
 

@@ -142,7 +142,7 @@ def test_clips(qwen_processor, index):
     clip = make_clip(5, index, hard=index == 2)
     example = pickle.loads(pickle.dumps(AskQuestions(qwen_processor)))(clip)
     check_prompts(
-        qwen_processor, example, [pair.question for pair in clip.qa], [], [clip.picture]
+        qwen_processor, example, [pair.question for pair in clip.qa], [], [clip.shown]
     )  # fmt: skip
     prefix = example.prefix
     assert prefix.image_ids.max() == 2
@@ -167,8 +167,8 @@ def test_picture_and_video_in_any_order(qwen_processor, scene):
     for asked in ("{0} <image> {1} <video> {2}", "{0} <video> {1} <image> {2}"):
         questions = [asked.format("Look:", "and", end) for end in ("What?", "Where is it?")]
         texts = [build_prompt(qwen_processor, question, 1, 1) for question in questions]
-        example = make_example(qwen_processor, texts, [scene.image], [clip.picture])
-        check_prompts(qwen_processor, example, questions, [scene.image], [clip.picture])
+        example = make_example(qwen_processor, texts, [scene.image], [clip.shown])
+        check_prompts(qwen_processor, example, questions, [scene.image], [clip.shown])
         assert example.prefix.image_ids.max() == 3
 
 
@@ -176,18 +176,18 @@ def test_the_key_names_the_video(qwen_processor):
     """Its pixels, and its times too: they stand in the prompt."""
     clip = make_clip(5, 1)
     texts = [build_prompt(qwen_processor, pair.question, 0, 1) for pair in clip.qa]
-    seen = clip.picture
-    pixels = seen.frames.copy()
+    seen = clip.shown
+    pixels = seen.pictures.copy()
     pixels[-1, 50, 50] ^= 255  # one pixel of the last picture
     videos = [
         seen,
         Video(pixels, seen.seconds),
-        Video(seen.frames, tuple(2 * second for second in seen.seconds)),
-        Video(seen.frames[:4], seen.seconds[:4]),
+        Video(seen.pictures, tuple(2 * second for second in seen.seconds)),
+        Video(seen.pictures[:4], seen.seconds[:4]),
     ]
     keys = [make_example(qwen_processor, texts, videos=[video]).key for video in videos]
     assert len(set(keys)) == 4
-    assert make_example(qwen_processor, texts, videos=[make_clip(5, 1).picture]).key == keys[0]
+    assert make_example(qwen_processor, texts, videos=[make_clip(5, 1).shown]).key == keys[0]
 
 
 def test_a_clip_that_cannot_be_used_is_named(qwen_processor, processor, tmp_path):

@@ -197,7 +197,7 @@ def test_sampling_is_the_run_s_or_the_record_s(qwen_processor, shown):
     request = Request("1", "?", videos=(str(shown / "film.png"),), fps=4.0, max_frames=8)
     (video,) = load_pictures(request, qwen_processor).videos
     assert video.seconds[1] == 0.5  # 0 2 3 5 6 8 9 11
-    assert len(video.frames) == 8
+    assert len(video.pictures) == 8
 
 
 def test_the_folder_says_where_request_and_run_do_not(qwen_processor, shown):
@@ -261,9 +261,9 @@ def test_pictures_fitted_while_reading_are_those_of_full_size(
     example = film(tmp_path, "?", "", max_frames=n)
     (fitted,) = load_pictures(example, few).videos
     whole = load_video(tmp_path, max_frames=n)
-    assert (whole.frames.shape[1:3], whole.full_size) == (size[::-1], None)
+    assert (whole.pictures.shape[1:3], whole.full_size) == (size[::-1], None)
     assert fitted.full_size == size[::-1]
-    assert fitted.frames.size < whole.frames.size / 2
+    assert fitted.pictures.size < whole.pictures.size / 2
     want, got = (few.visual(video) for video in (whole, fitted))
     for name, value in vars(want.tiles).items():
         np.testing.assert_array_equal(getattr(got.tiles, name), value)

@@ -168,7 +168,7 @@ def test_prefix_and_branch_are_the_full_prompt_and_answer_of_a_clip(qwen_process
         )  # fmt: skip
         for b, pair in enumerate(clip.qa):
             turn = build_prompt(qwen_processor, pair.question, 0, 1)
-            whole = make_prompt(qwen_processor, config, turn, videos=[clip.picture])
+            whole = make_prompt(qwen_processor, config, turn, videos=[clip.shown])
             answer = qwen_processor.encode_answer(pair.answer)
             n, length = example.prefix_lengths[0], example.branch_lengths[0, b]
             branch = example.branch_tokens[0, b, :length]

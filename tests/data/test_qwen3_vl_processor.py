@@ -178,7 +178,7 @@ def test_video_rows_point_at_each_frames_part_of_the_table(small):
 )
 def test_times(small, indices, fps, expected):
     seconds = tuple(k / fps for k in indices)
-    found = small.visual(Video(film(len(seconds), 64, 64).frames, seconds))
+    found = small.visual(Video(film(len(seconds), 64, 64).pictures, seconds))
     text = small.tokenizer.decode(found.tokens[found.rows < 0], skip_special_tokens=True)
     assert text == "".join(f"<{time} seconds>" for time in expected)
 
@@ -203,7 +203,7 @@ def published_video_text(processor, frames: int, rows: int, columns: int, indice
 def test_video_ids_equal_transformers(request, which, indices, fps):
     """B1: the marks of the template stay around the whole video; 4.57 drops that pair."""
     processor = request.getfixturevalue(which)
-    video = Video(film(len(indices), 64, 96).frames, tuple(k / fps for k in indices))
+    video = Video(film(len(indices), 64, 96).pictures, tuple(k / fps for k in indices))
     found = processor.visual(video)
     text = published_video_text(processor, len(found.tiles), 2, 3, indices, fps)
     lengths = []

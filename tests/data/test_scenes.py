@@ -39,7 +39,7 @@ def test_same_seed_and_index_same_scene():
 
 def test_the_picture_of_a_scene_is_its_image():
     scene = make_scene(0, 1)
-    assert scene.picture is scene.image
+    assert scene.shown is scene.image
 
 
 @pytest.mark.parametrize("grid", GRIDS)

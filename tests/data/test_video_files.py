@@ -30,7 +30,7 @@ def read_off(picture: np.ndarray) -> int:
 
 
 def numbers(video: Video) -> list[int]:
-    return [read_off(picture) for picture in video.frames]
+    return [read_off(picture) for picture in video.pictures]
 
 
 def write_film(
@@ -80,7 +80,7 @@ def counted(monkeypatch) -> list[int | None]:
 def test_video_file(tmp_path, ending):
     """3 seconds at 10 a second: 2 fps takes 6 of 30."""
     video = load_video(write_film(tmp_path / f"film.{ending}"))
-    assert video.frames.shape == (6, HEIGHT, WIDTH, 3)
+    assert video.pictures.shape == (6, HEIGHT, WIDTH, 3)
     assert numbers(video) == [0, 6, 12, 17, 23, 29]
     assert video.seconds == (0.0, 0.6, 1.2, 1.7, 2.3, 2.9)
 
@@ -122,7 +122,7 @@ def test_pictures_far_apart_are_jumped_to(tmp_path, counted, ending, codec, opti
     video = load_video(path, max_frames=6)
     chosen = sample_indices(300, 25.0, max_frames=6)
     assert numbers(video) == chosen.tolist() == [0, 60, 120, 179, 239, 299]
-    assert all(np.array_equal(whole[k], got) for k, got in zip(chosen, video.frames, strict=True))
+    assert all(np.array_equal(whole[k], got) for k, got in zip(chosen, video.pictures, strict=True))
     assert len(counted) == 1
     assert counted[0] < most
 
@@ -164,8 +164,8 @@ def test_turned_file_stands_upright(tmp_path, ending, turn, expected):
     """Picture 1 is white in its upper left corner; turns are anticlockwise."""
     path = write_film(tmp_path / f"film.{ending}", 4, 2, turn=turn)
     video = load_video(path)
-    assert video.frames.shape[1:3] == ((WIDTH, HEIGHT) if turn in (90, -90) else (HEIGHT, WIDTH))
-    assert corners(video.frames[1]) == expected
+    assert video.pictures.shape[1:3] == ((WIDTH, HEIGHT) if turn in (90, -90) else (HEIGHT, WIDTH))
+    assert corners(video.pictures[1]) == expected
 
 
 def test_turn_as_quicktime_writes_it(tmp_path):
@@ -179,7 +179,7 @@ def test_turn_as_quicktime_writes_it(tmp_path):
     turned = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, HEIGHT << 16, 0, 1 << 30)
     content[matrix : matrix + 36] = turned
     path.write_bytes(content)
-    assert corners(load_video(path).frames[1]) == [0, 1, 0, 0]
+    assert corners(load_video(path).pictures[1]) == [0, 1, 0, 0]
 
 
 def test_fitted_file(tmp_path):
@@ -192,7 +192,7 @@ def test_fitted_file(tmp_path):
 
     video, whole = (load_video(path, fit=f) for f in (fit, None))
     assert seen == [((WIDTH, HEIGHT, 3), 6)] * 6  # upright, before it is fitted
-    assert np.array_equal(video.frames, whole.frames[:, ::4, ::4])
+    assert np.array_equal(video.pictures, whole.pictures[:, ::4, ::4])
     assert (video.full_size, whole.full_size) == ((WIDTH, HEIGHT), None)
 
 
@@ -310,7 +310,7 @@ def test_packets_that_become_no_picture_are_not_counted(monkeypatch, tmp_path):
     """20 packets at 5 a second would be sampled up to picture 19; there are 16."""
     video = open_fake(monkeypatch, tmp_path, 20, [(6, 4)] * 16, 5.0)
     assert video.seconds == (0.0, 0.6, 1.2, 1.8, 2.4, 3.0)
-    assert video.frames[:, 0, 0, 0].tolist() == [0, 3, 6, 9, 12, 15]
+    assert video.pictures[:, 0, 0, 0].tolist() == [0, 3, 6, 9, 12, 15]
     with pytest.raises(UserError, match="no picture of it can be decoded"):
         open_fake(monkeypatch, tmp_path, 20, [], 5.0)
     with pytest.raises(UserError, match="found no pictures"):
@@ -335,8 +335,8 @@ def test_real_video():
     assert len(whole) == 132
     video = load_video(BUNNY, max_frames=64)
     chosen = (0, 15, 29, 44, 58, 73, 87, 102, 116, 131)
-    assert video.frames.shape == (10, 720, 1280, 3)
+    assert video.pictures.shape == (10, 720, 1280, 3)
     assert video.seconds == tuple(k / 25 for k in chosen)
-    assert all(np.array_equal(whole[k], got) for k, got in zip(chosen, video.frames, strict=True))
-    assert len({frame.tobytes() for frame in video.frames}) == 10
-    assert len(load_video(BUNNY, fps=1.0).frames) == 5
+    assert all(np.array_equal(whole[k], got) for k, got in zip(chosen, video.pictures, strict=True))
+    assert len({frame.tobytes() for frame in video.pictures}) == 10
+    assert len(load_video(BUNNY, fps=1.0).pictures) == 5

@@ -24,7 +24,7 @@ def grey(k: int, size: tuple[int, int] = (48, 32)) -> Image.Image:
 
 
 def numbers(video: Video) -> list[int]:
-    return [round(float(frame.mean()) / 10) for frame in video.frames]
+    return [round(float(frame.mean()) / 10) for frame in video.pictures]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_animation(tmp_path, ending):
     pictures = [grey(k) for k in range(12)]
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=250, **more)
     video = load_video(path)
-    assert video.frames.shape == (6, 32, 48, 3)
+    assert video.pictures.shape == (6, 32, 48, 3)
     assert numbers(video) == [0, 2, 4, 7, 9, 11]
     assert video.seconds == (0.0, 0.5, 1.0, 1.75, 2.25, 2.75)
     assert numbers(load_video(path, max_frames=2)) == [0, 11]
@@ -125,10 +125,10 @@ def test_fewest_pictures(tmp_path):
     pictures = [grey(k) for k in range(12)]
     path = tmp_path / "film.gif"
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=250)
-    assert len(load_video(path, fps=1.0).frames) == 4
-    assert len(load_video(path, fps=1.0, min_frames=1).frames) == 3
-    assert len(load_video(path, fps=1.0, min_frames=7).frames) == 7
-    assert len(load_video(path, fps=1.0, min_frames=7, max_frames=5).frames) == 5
+    assert len(load_video(path, fps=1.0).pictures) == 4
+    assert len(load_video(path, fps=1.0, min_frames=1).pictures) == 3
+    assert len(load_video(path, fps=1.0, min_frames=7).pictures) == 7
+    assert len(load_video(path, fps=1.0, min_frames=7, max_frames=5).pictures) == 5
 
 
 def test_each_field_of_a_sampling_falls_back_by_itself():
@@ -234,6 +234,6 @@ def test_pictures_are_fitted_as_they_are_read(tmp_path):
         seen.clear()
         video, whole = (load_video(tmp_path / name, max_frames=5, fit=f) for f in (fit, None))
         assert seen == [((32, 48, 3), 5)] * 5
-        assert np.array_equal(video.frames, whole.frames[:, ::2, ::4])
+        assert np.array_equal(video.pictures, whole.pictures[:, ::2, ::4])
         assert video.seconds == whole.seconds
         assert (video.full_size, whole.full_size) == ((32, 48), None)

@@ -56,19 +56,19 @@ class Clip:
     qa: tuple[QA, ...]
 
     @property
-    def frames(self) -> UInt8[np.ndarray, "6 H W 3"]:
+    def pictures(self) -> UInt8[np.ndarray, "6 H W 3"]:
         """The sampled pictures, FPS a second."""
         return self.stills.repeat(PICTURES_A_STILL, axis=0)
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """The time of each of `frames`."""
+        """The time of each of `pictures`."""
         return tuple(i / FPS for i in range(STILLS * PICTURES_A_STILL))
 
     @property
-    def picture(self) -> Video:
+    def shown(self) -> Video:
         """What a prompt shows of it."""
-        return Video(self.frames, self.seconds)
+        return Video(self.pictures, self.seconds)
 
     def is_correct(self, kind: str, question: str, answer: str) -> bool:
         """True if `answer`, in any wording, states exactly the right facts for `question`."""

@@ -46,13 +46,13 @@ class Pictures(NamedTuple):
 class Shown(Protocol):
     """A drawn record: a picture or a video."""
 
-    picture: np.ndarray | Video
+    shown: np.ndarray | Video
 
 
 def shown_in(record: Shown) -> Pictures:
     """What the prompts of a scene or clip show."""
-    picture = record.picture
-    return Pictures(videos=[picture]) if isinstance(picture, Video) else Pictures([picture])
+    shown = record.shown
+    return Pictures(videos=[shown]) if isinstance(shown, Video) else Pictures([shown])
 
 
 USUAL_SAMPLING = VideoSampling()

@@ -206,9 +206,11 @@ class Qwen3VLProcessor(Processor):
         """Each frame of a video between its own marks, behind its time; models.md 5.7."""
         config, settings, vision = self.config, self.video, self.config.vision
         # Twice is not once: the size of pictures that are fitted already can be another one.
-        size = self._video_size(len(video.frames), *(video.full_size or video.frames.shape[1:3]))
+        size = self._video_size(
+            len(video.pictures), *(video.full_size or video.pictures.shape[1:3])
+        )
         rows, columns = _grid(size, vision)
-        groups = _groups(list(video.frames), vision.temporal_patch_size)
+        groups = _groups(list(video.pictures), vision.temporal_patch_size)
         stills = [[settings.normalised(settings.resized(still, *size)) for still in group]
                   for group in groups]  # fmt: skip
         tiles = _make_frames(stills, vision)

@@ -63,7 +63,7 @@ class Scene:
     qa: tuple[QA, ...]
 
     @property
-    def picture(self) -> UInt8[np.ndarray, "H W 3"]:
+    def shown(self) -> UInt8[np.ndarray, "H W 3"]:
         """What a prompt shows of it: the image. That of a clip is a video."""
         return self.image
 

@@ -61,19 +61,19 @@ SAMPLING_CHECKS: dict[str, Check] = {
 class Video:
     """Sampled pictures of a video, all of one size."""
 
-    frames: UInt8[np.ndarray, "n H W 3"]
+    pictures: UInt8[np.ndarray, "n H W 3"]
     seconds: tuple[float, ...]
     """When each of them is shown, from the start of the video."""
     full_size: tuple[int, int] | None = None
-    """(height, width) before the pictures were fitted while reading; None: `frames` are as read."""
+    """(height, width) before the pictures were fitted while reading; None: they are as read."""
 
     def __post_init__(self) -> None:
-        shape, kind = self.frames.shape, self.frames.dtype
+        shape, kind = self.pictures.shape, self.pictures.dtype
         if len(shape) != 4 or shape[3] != 3 or kind != np.uint8 or 0 in shape:
             raise UserError(f"video: expected uint8 [n, H, W, 3], got {kind} {shape}")
-        if len(self.seconds) != len(self.frames):
+        if len(self.seconds) != len(self.pictures):
             raise UserError(
-                f"video: expected one time for each of {len(self.frames)} pictures, "
+                f"video: expected one time for each of {len(self.pictures)} pictures, "
                 f"got {len(self.seconds)}"
             )
 
