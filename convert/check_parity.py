@@ -28,7 +28,7 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig, read_config
+from tiger_jax.models.config import LlavaNextConfig, ModelConfig, read_config
 from tiger_jax.models.frames import Frames, Tiles
 from tiger_jax.models.interface import build_model
 from tiger_jax.weights.load import load_params
@@ -70,70 +70,30 @@ def drawn_picture(side: int) -> Image.Image:
     return Image.fromarray(np.stack([red, green, blue], axis=-1).astype(np.uint8))
 
 
-def run_torch(
-    folder: Path, config: ModelConfig, text: str, images: Sequence[Image.Image], dtype: str
-) -> SideResult:
-    """transformers' processor (the Pillow one) and model on the CPU."""
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        raise UserError(f"torch is needed as the reference: pip install torch ({error})") from None
-    read = _llava_next_inputs if isinstance(config, LlavaNextConfig) else _qwen3_vl_inputs
-    inputs, pixels = read(folder, config, text, images)
+def run_torch(folder: Path, inputs: dict, dtype: str) -> SideResult:
+    """transformers' model on the CPU, on what its own processor made of the prompt."""
+    import torch
+    import transformers
+
+    pixels = _reference_pixels(inputs)
     model, info = transformers.AutoModelForImageTextToText.from_pretrained(
         folder, dtype=getattr(torch, dtype), output_loading_info=True
     )
     if faults := {kind: sorted(names) for kind, names in info.items() if names}:
         raise UserError(f"{folder}: transformers reports {faults}")
-    if "pixel_values" in inputs:
-        inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
+    inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
     with torch.no_grad():
         logits = model.eval()(**inputs).logits
     return SideResult(inputs["input_ids"][0].numpy(), pixels, logits[0].float().numpy())
 
 
-def _llava_next_inputs(
-    folder: Path, config: LlavaNextConfig, text: str, images: Sequence[Image.Image]
-) -> tuple[dict, np.ndarray]:
-    """(arguments of the model, tiles [n, H, W, 3])."""
-    import transformers
-    from transformers.models.llava_next.image_processing_pil_llava_next import (
-        LlavaNextImageProcessorPil,
-    )
-
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
-    inputs = dict(processor(text=text, images=list(images), return_tensors="pt"))
-    pixels = inputs["pixel_values"].flatten(0, 1).numpy().transpose(0, 2, 3, 1)
-    padding = ~pixels.any(axis=(1, 2, 3))  # tiles that only fill up a smaller picture's row
-    return inputs, pixels[~padding]
-
-
-def _qwen3_vl_inputs(
-    folder: Path, config: Qwen3VLConfig, text: str, images: Sequence[Image.Image]
-) -> tuple[dict, np.ndarray]:
-    """(arguments of the model, rows of patches [N, V]).
-
-    transformers' whole processor needs torchvision for its videos; the picture half does not.
-    """
-    import torch
-    import transformers
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    cut = Qwen2VLImageProcessorPil.from_pretrained(folder)(list(images), return_tensors="pt")
-    grids, square = cut["image_grid_thw"], config.vision.merge_size**2
-    counts = iter((grids.prod(dim=1) // square).tolist())
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ids: list[int] = []
-    for token in tokenizer(text)["input_ids"]:
-        ids += [token] * (next(counts) if token == config.image_token_id else 1)
-    tokens = torch.tensor([ids])
-    kinds = (tokens == config.image_token_id).int()
-    return {
-        "input_ids": tokens, "mm_token_type_ids": kinds, "image_grid_thw": grids,
-        "pixel_values": cut["pixel_values"],
-    }, cut["pixel_values"].numpy()  # fmt: skip
+def _reference_pixels(inputs: dict) -> np.ndarray:
+    """Tiles [n, H, W, 3] without those that only fill up a smaller picture's row, or patches."""
+    pixels = inputs["pixel_values"]
+    if pixels.ndim == 2:
+        return pixels.numpy()
+    tiles = pixels.flatten(0, 1).numpy().transpose(0, 2, 3, 1)
+    return tiles[tiles.any(axis=(1, 2, 3))]
 
 
 def run_jax(folder: Path, config: ModelConfig, prompt: PromptInputs, dtype: str) -> SideResult:
@@ -188,7 +148,10 @@ def check(args: argparse.Namespace) -> bool:
     images = [load_image(path) for path in args.image] or [drawn_picture(_side(config))]
     text = build_prompt(processor, args.prompt, len(images))
     prompt = make_prompt(processor, config, text, images)
-    reference = run_torch(args.folder, config, text, images, args.dtype)
+    from tiger_jax.evaluation.peer_transformers import peer_inputs  # needs torch, and says so
+
+    inputs = peer_inputs(args.folder, config, text, images)
+    reference = run_torch(args.folder, inputs, args.dtype)
     if not np.array_equal(prompt.tokens, reference.tokens):
         print(f"token ids differ: {prompt.tokens.tolist()} and {reference.tokens.tolist()}")
         return False

@@ -1,6 +1,7 @@
 """Speed beside transformers: plain against `generate`, speculative against assisted generation.
 
     python -m tiger_jax.evaluate --config configs/eval/peer_transformers.py
+    python -m tiger_jax.evaluate --config configs/eval/peer_transformers.py:tiny_qwen3_vl
     python -m tiger_jax.evaluate --config configs/eval/peer_transformers.py \\
         --config.pairs="('embedded',)" --config.embedded.verifier=DIR --config.embedded.drafter=DIR
 
@@ -9,12 +10,17 @@ Needs torch and transformers (the extra `test`) and a quiet machine.
 
 import ml_collections
 
+from configs import presets
 
-def get_config() -> ml_collections.ConfigDict:
-    """All fields of the comparison."""
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+    """All fields of the comparison; `arg` is the name of an embedded pair."""
+    pair = presets.embedded(arg)
     return ml_collections.ConfigDict({
         "task": "peer_transformers",
-        "pairs": ("embedded", "random"),
+        "pair": pair,
+        # The random pair is LLaVA-NeXT's: another family decodes with the same programs.
+        "pairs": ("embedded", "random") if pair == presets.EMBEDDED[0] else ("embedded",),
         "draft_length": 5,  # of both libraries, constant
         "draft_confidence": 0.0,  # of both: stop drafting below this probability; 0 = never
         "repeats": 5,  # timed, after one to warm up

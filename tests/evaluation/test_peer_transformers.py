@@ -6,8 +6,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.assets import TINY_QWEN3_VL
 from tiger_jax import evaluate
 from tiger_jax.decoding.costs import Costs
+from tiger_jax.decoding.engine import Options
 from tiger_jax.evaluation import peer_report, peer_run, random_pair, scene_prompts
 from tiger_jax.evaluation.bandwidth import Bandwidth
 from tiger_jax.evaluation.peer_run import PairResult
@@ -109,6 +111,22 @@ def test_a_drafter_that_sees_the_picture_is_accepted(pair, peer):
 
     if transformers.__version__ == "5.24.0":  # later versions may hand the picture over
         assert peer.blind_drafts is True
+
+
+def test_a_trained_pair_of_the_other_family():
+    """transformers' own tokens, and a drafter that is right about some of them."""
+    verifier, drafter = TINY_QWEN3_VL / "verifier", TINY_QWEN3_VL / "drafter"
+    peer = Peer(verifier, drafter, draft_length=G, confidence=0.0, max_new_tokens=24, threads=1)
+    pipeline = Pipeline.load(verifier)
+    (question,) = scene_prompts.questions(1, 0, ("describe",))
+    inputs = peer.inputs(scene_prompts.prompt_text(pipeline, question), question.scene.image)
+    ours = scene_prompts.prepare(pipeline, question, Options(max_new_tokens=24))
+    assert ours.inputs.tokens.tolist() == inputs["input_ids"][0].tolist()
+    tokens = tuple(pipeline.run([ours], 1).outputs[0].tokens)
+    assert peer.plain(inputs).tokens == tokens
+    seeing = peer.assisted(inputs, show_picture=True)
+    assert seeing.tokens == tokens
+    assert seeing.rounds < len(tokens) / 2
 
 
 def test_the_command_prints_the_table(sizes, tmp_path, capsys):

@@ -98,8 +98,8 @@ def _folders(name: str, config: Any) -> Iterator[tuple[Path, Path]]:
     """Folders of a pair; those of a random one are temporary unless the config names a place."""
     if name == "embedded":
         yield (
-            Path(config.embedded.verifier or embedded.verifier()),
-            Path(config.embedded.drafter or embedded.drafter("full", embedded.VLM)),
+            Path(config.embedded.verifier or embedded.verifier(config.pair)),
+            Path(config.embedded.drafter or embedded.drafter("full", embedded.VLM, config.pair)),
         )
         return
     sizes = {role: config.random[role].to_dict() for role in random_pair.ROLES}
