@@ -156,7 +156,7 @@ def values(change: Callable[[np.ndarray], np.ndarray]):
 
 
 def taken_for_one(first: int):
-    """Frames `first` and the next become one, whose patches all see each other."""
+    """Frame `first` and the next share a tile."""
 
     def apply(prompt):
         old = prompt.frames
@@ -178,6 +178,12 @@ def taken_for_one(first: int):
         return prompt._replace(frames=new, image_rows=rows)
 
     return apply
+
+
+def one_segment():
+    """All patches of a tile see each other."""
+    segments_of = qwen3_vision.segments_of
+    return swap(qwen3_vision, "segments_of", lambda tiles: jnp.minimum(segments_of(tiles), 0))
 
 
 def pictures_before_videos(prompt: Prompt) -> Prompt:
@@ -207,8 +213,10 @@ MUTATIONS = [
     Mutation("no query and key norm", "layer 0 before", config=text(qk_norm=False)),
     Mutation("plain positions", "positions", prompt=positions(no_axes)),
     Mutation("positions swapped", "positions", prompt=positions(axes_swapped)),
-    Mutation("attention across frames", "block 0", prompt=taken_for_one(VIDEO_FRAME)),
-    Mutation("attention across images", "block 0", prompt=taken_for_one(SECOND_IMAGE)),
+    Mutation("attention across frames", "block 0", prompt=taken_for_one(VIDEO_FRAME),
+             module=one_segment()),
+    Mutation("attention across images", "block 0", prompt=taken_for_one(SECOND_IMAGE),
+             module=one_segment()),
     Mutation("table not align_corners", "position embedding", prompt=frames(
         taps=of_each_frame(lambda h, w: half_pixel_taps(h, w)[0]),
         weights=of_each_frame(lambda h, w: half_pixel_taps(h, w)[1]))),
