@@ -148,9 +148,9 @@ def check(args: argparse.Namespace) -> bool:
     images = [load_image(path) for path in args.image] or [drawn_picture(_side(config))]
     text = build_prompt(processor, args.prompt, len(images))
     prompt = make_prompt(processor, config, text, images)
-    from tiger_jax.evaluation.peer_transformers import peer_inputs  # needs torch, and says so
+    from tiger_jax.export.torch_tiger import torch_inputs  # needs torch, and says so
 
-    inputs = peer_inputs(args.folder, config, text, images)
+    inputs = torch_inputs(args.folder, config, text, images)
     reference = run_torch(args.folder, inputs, args.dtype)
     if not np.array_equal(prompt.tokens, reference.tokens):
         print(f"token ids differ: {prompt.tokens.tolist()} and {reference.tokens.tolist()}")

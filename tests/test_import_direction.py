@@ -26,7 +26,12 @@ ONLY_IN = {
     "tensorboardX": {"training/metric_log.py"},
     "grain": {"data/mixtures.py"},
     "array_record": {"data/record_cache.py"},
-    "torch": {"evaluation/peer_transformers.py", "export/torch_router.py", "export/torch_tiger.py"},
+    "torch": {
+        "evaluation/peer_transformers.py",
+        "export/torch_families.py",
+        "export/torch_router.py",
+        "export/torch_tiger.py",
+    },
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -18,8 +18,12 @@ from PIL import Image
 from tests.assets import TINY_LLAVA
 from tests.decoding.conftest import sampling_of
 from tests.parity.pairs import make_pair, picture, prompt_text
+from tests.parity.qwen3_vl_pairs import MERGE, make_qwen3_vl_pair, reference_inputs
+from tests.parity.qwen3_vl_pairs import Image as Frame
+from tests.parity.qwen3_vl_pairs import Video as Film
+from tests.parity.qwen3_vl_pairs import make_prompt as noise_prompt
 from tests.pictured import prompt_arrays
-from tiger_jax.data.batches import make_prompt
+from tiger_jax.data.batches import PromptInputs, make_prompt
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import make_scene
@@ -28,8 +32,9 @@ from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.errors import UserError
 from tiger_jax.export import torch_tiger
 from tiger_jax.export.torch_router import CONFIG_FILE, WEIGHTS_FILE
-from tiger_jax.export.torch_tiger import TorchTiger, load_processor
+from tiger_jax.export.torch_tiger import TorchTiger, torch_inputs
 from tiger_jax.models.config import read_config
+from tiger_jax.models.frame_geometry import token_places
 from tiger_jax.models.interface import VisionLanguageModel, build_model
 from tiger_jax.ops.sampling import SamplingMode
 from tiger_jax.routing.router import RouterConfig, init_router
@@ -103,7 +108,7 @@ def two_rounds(folder, prompt, said):
     for root, place in ((said[0], length), (said[-1], length + len(said) - 1)):
         context = RoundContext(
             pending=jnp.asarray([root]), previous=jnp.asarray([0]), lengths=jnp.asarray([place]),
-            rope_deltas=jnp.zeros(1, jnp.int32), active=jnp.asarray([True]),
+            rope_deltas=jnp.asarray([prompt.next_position - length]), active=jnp.asarray([True]),
             sampling=sampling_of(1), drawable=everything,
         )  # fmt: skip
         tokens, scores, state, logits = propose(drafter, params, state, context)
@@ -152,11 +157,11 @@ def test_the_embedded_drafter_on_scenes(index):
     """Its own processor on each side; the answer's text moves the route."""
     scene = make_scene(5, index, hard=index == 1)
     config = read_config(DRAFTER)
-    ours, theirs = Processor.from_folder(DRAFTER, config), load_processor(DRAFTER)
+    ours = Processor.from_folder(DRAFTER, config)
     image = Image.fromarray(np.asarray(scene.image))
     question = scene.qa[-1]
     text = build_prompt(ours, question.question, 1)
-    inputs = theirs(text=text, images=[image], return_tensors="pt")
+    inputs = torch_inputs(DRAFTER, config, text, [image])
     said = ours.encode_piece(" " + question.answer)[:4]
     said = (said * 4)[:4]
     routes = assert_parity(DRAFTER, inputs, make_prompt(ours, config, text, [image]), said)
@@ -171,9 +176,9 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def with_router(pair, tmp_path):
-    def make(config):
+    def make(config, source=pair[1]):
         folder = tmp_path / "drafter"
-        shutil.copytree(pair[1], folder)
+        shutil.copytree(source, folder)
         router = init_router(jax.random.key(3), 64, config.looks, inner=config.width)
         rng = np.random.default_rng(3)
         lively = jax.tree.map(
@@ -210,6 +215,61 @@ def test_random_drafters_with_other_options(pair, with_router, options, case):
     routes = assert_parity(with_router(config), inputs, prompt, [17, 200, 31])
     if images and config.routed_tokens < 100 and config.selector == "tiger":
         assert routes[0] != routes[1]  # so that a stale route would show
+
+
+@pytest.fixture(scope="module")
+def qwen_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen")
+    make_qwen3_vl_pair(folder)
+    return folder
+
+
+def as_inputs(prompt):
+    """A prompt of frames of noise as the data package has it."""
+    shown = np.flatnonzero(prompt.image_rows >= 0)
+    places = np.full((len(prompt.tokens), 2), -1, np.float32)
+    image_ids = np.full(len(prompt.tokens), -1, np.int32)
+    if len(shown):
+        grids = [(h // MERGE, w // MERGE) for h, w in prompt.grids]
+        places[shown] = np.concatenate([token_places(*grid) for grid in grids])
+        image_ids[shown] = np.repeat(np.arange(len(grids)), [h * w for h, w in grids])
+    return PromptInputs(
+        prompt.tokens, prompt.image_rows, prompt.frames, places, image_ids, prompt.positions,
+        tile_rows=prompt.frames.patches.shape[1] // MERGE**2,
+    )  # fmt: skip
+
+
+FRAMED = {
+    "two images": [3, Frame(4, 6), 2, Frame(6, 4), 2],
+    "video between images": [1, Frame(2, 2), 2, Film(2, 4, 6), 1, Frame(8, 4), 2],
+    "text": [9],
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "case"),
+    [
+        ("paper", "two images"), ("looks", "video between images"), ("looks", "text"),
+        ("blind query", "video between images"), ("saliency", "two images"),
+    ],
+)  # fmt: skip
+def test_random_drafters_of_the_other_family(with_router, qwen_folder, options, case):
+    """Routed and pooled tokens carry their DeepStack and their three coordinates."""
+    prompt, config = noise_prompt(FRAMED[case]), OPTIONS[options]
+    folder = with_router(config, qwen_folder)
+    routes = assert_parity(folder, reference_inputs([prompt]), as_inputs(prompt), [17, 200, 31])
+    if case != "text" and config.selector == "tiger":
+        assert routes[0] != routes[1]
+
+
+def test_every_part_of_the_other_family_learns(with_router, qwen_folder):
+    tiger = TorchTiger.from_folder(with_router(OPTIONS["looks"], qwen_folder))
+    prompt = tiger.read(**reference_inputs([noise_prompt(FRAMED["video between images"])]))
+    _, scores, logits = tiger(prompt, [17], [40, 41])
+    (logits.square().mean() + scores.square().mean()).backward()
+    names = [name for name, value in tiger.named_parameters()
+             if value.grad is None or not value.grad.abs().max() > 0]  # fmt: skip
+    assert names == ["router.saliency"]
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
-from pairs import make_lively
 
+from tests.parity.pairs import make_lively
 from tiger_jax.models.config import Qwen3VLConfig, read_config
 from tiger_jax.models.frame_geometry import (
     IMAGE_KIND,

@@ -28,6 +28,7 @@ from tiger_jax.models.frame_geometry import (
     mrope_positions,
     position_taps,
     smart_resize,
+    token_places,
     video_size,
 )
 from tiger_jax.models.frames import PATCH_BUCKETS, Frames
@@ -122,7 +123,7 @@ class Qwen3VLProcessor(Processor):
         return Visual(
             tokens=np.full(n, self.config.image_token_id, np.int32),
             rows=np.arange(n, dtype=np.int32),
-            places=_token_places(rows, columns),
+            places=token_places(rows, columns),
             frames=np.zeros(n, np.int32),
             grids=np.array([[rows, columns]], np.int32),
             tiles=tiles,
@@ -224,7 +225,7 @@ class Qwen3VLProcessor(Processor):
             parts.append((
                 np.concatenate([head, pads, tail]),
                 np.pad(here, (len(head), 1), constant_values=TEXT),
-                np.pad(_token_places(rows, columns), ((len(head), 1), (0, 0)),
+                np.pad(token_places(rows, columns), ((len(head), 1), (0, 0)),
                        constant_values=TEXT),
                 np.pad(np.full(n, f), (len(head), 1), constant_values=TEXT),
             ))  # fmt: skip
@@ -258,12 +259,6 @@ def _groups(items: Sequence, size: int) -> list[list]:
 def _grid(size: tuple[int, int], vision: Qwen3VisionConfig) -> tuple[int, int]:
     """(rows, columns) in tokens of a picture of `size` pixels."""
     return size[0] // vision.token_side, size[1] // vision.token_side
-
-
-def _token_places(rows: int, columns: int) -> Float32[np.ndarray, "n 2"]:
-    """(y, x) in 0..1 of the centre of each token of a grid, row by row."""
-    centres = (np.arange(rows) + 0.5) / rows, (np.arange(columns) + 0.5) / columns
-    return np.stack(np.meshgrid(*centres, indexing="ij"), -1).reshape(-1, 2).astype(np.float32)
 
 
 def _make_frames(stills: Sequence[Sequence[np.ndarray]], vision: Qwen3VisionConfig) -> Frames:

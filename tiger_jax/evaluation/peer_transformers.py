@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,14 @@ from PIL import Image
 
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation.speed import Timing
-from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig, read_config
+from tiger_jax.models.config import read_config
 
 try:
     import torch
     import transformers
     from transformers.generation.streamers import BaseStreamer
-    from transformers.models.llava_next.image_processing_pil_llava_next import (
-        LlavaNextImageProcessorPil,
-    )
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    from tiger_jax.export.torch_families import TEXT_INPUTS, torch_inputs
 except ImportError as error:
     raise UserError(
         f"peer_transformers: expected torch and transformers (pip install 'tiger_jax[test]'), "
@@ -29,9 +27,6 @@ except ImportError as error:
     ) from error
 
 VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
-
-TEXT_INPUTS = ("input_ids", "attention_mask")
-"""What a prompt without pictures has; all other inputs are pictures'."""
 
 
 class Peer:
@@ -57,7 +52,7 @@ class Peer:
 
     def inputs(self, text: str, image: np.ndarray) -> dict[str, Any]:
         """Tensors of a rendered prompt with one RGB picture."""
-        return peer_inputs(self.folder, self.config, text, [Image.fromarray(image)])
+        return torch_inputs(self.folder, self.config, text, [Image.fromarray(image)])
 
     def plain(self, inputs: dict[str, Any]) -> Timing:
         """`generate`, greedily."""
@@ -147,42 +142,3 @@ def _load(folder: str | Path) -> Any:
     return transformers.AutoModelForImageTextToText.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa"
     ).eval()
-
-
-def peer_inputs(
-    folder: str | Path, config: ModelConfig, text: str, images: Sequence[Image.Image]
-) -> dict[str, torch.Tensor]:
-    """Arguments of a model's forward pass or `generate`, for one rendered prompt, by transformers'
-    own tokenizers and Pillow processors (the others need torchvision, and round otherwise)."""
-    read = _llava_next if isinstance(config, LlavaNextConfig) else _qwen3_vl
-    return read(folder, config, text, list(images))
-
-
-def _llava_next(
-    folder: str | Path, config: LlavaNextConfig, text: str, images: list[Image.Image]
-) -> dict[str, torch.Tensor]:
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
-    return dict(processor(text=text, images=images or None, return_tensors="pt"))
-
-
-def _qwen3_vl(
-    folder: str | Path, config: Qwen3VLConfig, text: str, images: list[Image.Image]
-) -> dict[str, torch.Tensor]:
-    """transformers' whole processor needs torchvision for its videos; the picture half does not."""
-    pictures, counts = {}, iter(())
-    if images:
-        cut = Qwen2VLImageProcessorPil.from_pretrained(folder)(images, return_tensors="pt")
-        pictures = {name: cut[name] for name in ("pixel_values", "image_grid_thw")}
-        square = config.vision.merge_size**2
-        counts = iter((cut["image_grid_thw"].prod(dim=1) // square).tolist())
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ids: list[int] = []
-    for token in tokenizer(text)["input_ids"]:
-        ids += [token] * (next(counts) if token == config.image_token_id else 1)
-    tokens = torch.tensor([ids])
-    kinds = (tokens == config.image_token_id).int()
-    return {
-        "input_ids": tokens, "attention_mask": torch.ones_like(tokens),
-        "mm_token_type_ids": kinds, **pictures,
-    }  # fmt: skip

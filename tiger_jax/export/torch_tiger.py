@@ -1,9 +1,9 @@
 """An exported drafter in PyTorch: where it looks, and what it drafts.
 
 R: bank rows, L: rows of the prefix stream, T: rows of a pass, k: routed tokens, g: draft tokens,
-D: width, V: vocabulary.
+D: width, W: width of a row, A: axes of a position (torch_families.py), V: vocabulary.
 
-A folder that training exports holds a LLaVA-NeXT for transformers, `tiger_router.safetensors` and
+A folder that training exports holds a model for transformers, `tiger_router.safetensors` and
 `tiger_config.json`. This module puts the three together and runs one round of drafting for one
 prompt in one causal pass, without a cache:
 
@@ -12,11 +12,10 @@ prompt in one causal pass, without a cache:
 All weights are ordinary parameters and every output has a gradient, so training can go on here:
 
     tiger = TorchTiger.from_folder("runs/grpo/export", dtype=torch.float32)
-    processor = load_processor("runs/grpo/export")
-    inputs = processor(text="USER: <image>\\nWhat is this? ASSISTANT:", images=[picture],
-                       return_tensors="pt")
+    inputs = tiger.inputs("USER: <image>\\nWhat is this? ASSISTANT:", [picture])
     prompt = tiger.read(**inputs)                    # once for each update of the weights
-    text, answer = [], processor.tokenizer.encode(" A red cube.", add_special_tokens=False)
+    tokenizer = AutoTokenizer.from_pretrained("runs/grpo/export")
+    text, answer = [], tokenizer.encode(" A red cube.", add_special_tokens=False)
     indices, scores, logits = tiger(prompt, text, answer)
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor(answer))
     tiger.save_folder("further")                     # opens here, in transformers and in tiger_jax
@@ -38,16 +37,20 @@ from jaxtyping import Float, Int
 
 from tiger_jax.data.batches import TEXT, PromptInputs
 from tiger_jax.data.images import load_image
+from tiger_jax.data.processor import Processor
+from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.visual_stream import FIRST_POOLED, stream_inputs
 from tiger_jax.errors import UserError
-from tiger_jax.export.torch_router import Router
-from tiger_jax.models.config import LlavaNextConfig, read_config
-from tiger_jax.models.image_geometry import image_token_places
+from tiger_jax.models.config import ModelConfig, read_config
 
 try:
     import torch
     import transformers
+    from PIL import Image
     from torch import Tensor, nn
+
+    from tiger_jax.export.torch_families import FAMILIES, Picture, torch_inputs
+    from tiger_jax.export.torch_router import Router
 except ImportError as error:
     raise UserError(
         f"torch_tiger: expected torch (pip install 'tiger_jax[export]'), got: {error}"
@@ -57,23 +60,24 @@ except ImportError as error:
 class Prompt(NamedTuple):
     """One prompt as the drafter reads it."""
 
-    stream: Float[Tensor, "L D"]
+    stream: Float[Tensor, "L W"]
     """Embeddings of the text and of the pooled tokens in the pictures' places."""
-    positions: Int[Tensor, " L"]
+    positions: Int[Tensor, "L *A"]
     """Rotary positions in the full prompt."""
-    bank: Float[Tensor, "R D"]
+    bank: Float[Tensor, "R W"]
     """The visual tokens, in the order of the full prompt."""
-    bank_positions: Int[Tensor, " R"]
-    length: int
-    """Tokens of the full prompt."""
+    bank_positions: Int[Tensor, "R *A"]
+    next_position: int
+    """Of the text behind the full prompt."""
 
 
 class TorchTiger(nn.Module):
-    """transformers' LLaVA-NeXT (`vlm`) and the router of one drafter."""
+    """transformers' model (`vlm`) and the router of one drafter."""
 
-    def __init__(self, vlm: nn.Module, router: Router, config: LlavaNextConfig) -> None:
+    def __init__(self, vlm: nn.Module, router: Router, config: ModelConfig) -> None:
         super().__init__()
         self.vlm, self.router, self.config = vlm, router, config
+        self.family = FAMILIES[type(config)](vlm, config)
         self.source: Path | None = None
 
     @classmethod
@@ -88,10 +92,8 @@ class TorchTiger(nn.Module):
                 module does not compute.
         """
         config = read_config(folder)
-        if not isinstance(config, LlavaNextConfig):
-            raise UserError(f"{folder}: expected a LLaVA-NeXT drafter, got another family's")
         router = Router.from_folder(folder, config.text.hidden_size)
-        vlm, report = transformers.LlavaNextForConditionalGeneration.from_pretrained(
+        vlm, report = transformers.AutoModelForImageTextToText.from_pretrained(
             folder, dtype=dtype, output_loading_info=True
         )
         if faults := {kind: sorted(map(str, names)) for kind, names in report.items() if names}:
@@ -110,27 +112,21 @@ class TorchTiger(nn.Module):
         self.vlm.save_pretrained(folder)
         self.router.save(folder)
 
-    def read(
-        self, input_ids: Int[Tensor, "1 S"], pixel_values: Tensor | None = None,
-        image_sizes: Int[Tensor, "n 2"] | None = None, **others: Any,
-    ) -> Prompt:  # fmt: skip
+    def inputs(self, text: str, images: Sequence[Image.Image] = ()) -> dict[str, Tensor]:
+        """What `read` takes, of a rendered prompt with pictures."""
+        return torch_inputs(self.source, self.config, text, images)
+
+    def read(self, input_ids: Int[Tensor, "1 S"], **others: Any) -> Prompt:
         """Encode the pictures of one prompt and lay out its stream and its bank.
 
         Args: as transformers' processor returns them, for one prompt.
         """
-        del others  # a mask of ones, and what later processors add
         tokens = input_ids[0].cpu().numpy().astype(np.int32)
-        features, sizes = [], []
-        if pixel_values is not None:
-            pixels = pixel_values.to(self.vlm.device, self.vlm.dtype)
-            features = self.vlm.get_image_features(pixels, image_sizes).pooler_output
-            sizes = image_sizes.tolist()
-        layout = stream_inputs(
-            self._layout(tokens, [len(rows) for rows in features], sizes),
-            self.router.options.pooled_tokens, self.router.options.query,
-        )  # fmt: skip
+        pictures = self.family.pictures(tokens, **others)
+        full = self._layout(tokens, pictures)
+        layout = stream_inputs(full, self.router.options.pooled_tokens, self.router.options.query)
         words = self._embed(layout.tokens)
-        bank = torch.cat([*features, words[:0]]).to(words.dtype)
+        bank = torch.cat([*(picture.rows for picture in pictures), words[:0]]).to(words.dtype)
         visual = self._tensor(layout.visual)[:, None]
         pooled = self._pool(bank, self._tensor(layout.bank_regions))
         picked = pooled[(FIRST_POOLED - visual[:, 0]).clamp(min=0)]
@@ -139,27 +135,26 @@ class TorchTiger(nn.Module):
             positions=self._tensor(layout.positions),
             bank=bank,
             bank_positions=self._tensor(layout.bank_positions),
-            length=len(tokens),
+            next_position=full.next_position,
         )
 
-    def _layout(
-        self, tokens: np.ndarray, counts: list[int], sizes: list[list[int]]
-    ) -> PromptInputs:
+    def _layout(self, tokens: np.ndarray, pictures: Sequence[Picture]) -> PromptInputs:
         """Where each token of the full prompt looked; raises UserError if pictures do not fit."""
-        where = np.flatnonzero(tokens == self.config.image_token_id)
+        counts = [len(picture.rows) for picture in pictures]
+        where = np.flatnonzero(np.isin(tokens, self.family.visual_ids))
         if len(where) != sum(counts):
             raise UserError(f"prompt: expected {sum(counts)} image tokens, got {len(where)}")
         rows, images = (np.full(len(tokens), TEXT, np.int32) for _ in range(2))
         places = np.full((len(tokens), 2), TEXT, np.float32)
         rows[where] = np.arange(len(where))
         images[where] = np.repeat(np.arange(len(counts)), counts)
-        for image, (height, width) in enumerate(sizes):
-            places[images == image] = image_token_places(height, width, self.config)
-        positions = np.arange(len(tokens), dtype=np.int32)
+        if pictures:
+            places[where] = np.concatenate([picture.places for picture in pictures])
+        positions = self.family.positions(tokens, pictures)
         none = np.zeros((0, 1, 1, 3), np.float32)
         return PromptInputs(tokens, rows, none, places, images, positions, tile_rows=1)
 
-    def _pool(self, bank: Float[Tensor, "R D"], regions: Int[Tensor, " R"]) -> Tensor:
+    def _pool(self, bank: Float[Tensor, "R W"], regions: Int[Tensor, " R"]) -> Tensor:
         """Mean token of each region, at least one row."""
         count = int(regions.max()) + 1 if len(regions) else 1
         sums = torch.zeros(count, bank.shape[1], device=bank.device)
@@ -169,27 +164,24 @@ class TorchTiger(nn.Module):
 
     def prefix(
         self, prompt: Prompt, text: Sequence[int] = ()
-    ) -> tuple[Float[Tensor, "T D"], Int[Tensor, " T"]]:
+    ) -> tuple[Float[Tensor, "T W"], Int[Tensor, "T *A"]]:
         """Embeddings and positions of the stream and the text committed after it; the last of
         these rows is the root."""
-        more = prompt.length + torch.arange(len(text), device=prompt.positions.device)
+        more = self._following(prompt, prompt.next_position, len(text))
         return torch.cat([prompt.stream, self._embed(text)]), torch.cat([prompt.positions, more])
 
-    def hidden(self, x: Float[Tensor, "T D"], positions: Int[Tensor, " T"]) -> Tensor:
-        """States after the final norm of one causal pass: [T, D]."""
-        # Without a mask, transformers takes a jump in the positions for the start of another text.
-        mask = torch.ones(1, len(x), dtype=torch.long, device=x.device)
-        return self.vlm.model.language_model(
-            inputs_embeds=x[None], position_ids=positions[None], attention_mask=mask,
-            use_cache=False,
-        ).last_hidden_state[0]  # fmt: skip
+    def _following(self, prompt: Prompt, first: int, count: int) -> Int[Tensor, "T *A"]:
+        """Positions of text: the same on every axis."""
+        places = first + torch.arange(count, device=prompt.positions.device)
+        axes = prompt.positions.shape[1:]
+        return places.reshape(-1, *[1] * len(axes)).expand(-1, *axes)
 
     def route(
         self, prompt: Prompt, text: Sequence[int] = ()
     ) -> tuple[Int[Tensor, " k"], Float[Tensor, " R"]]:
         """The bank rows that the state at the root chooses, ascending, and the scores of all."""
-        root = self.hidden(*self.prefix(prompt, text))[-1]
-        scores = self.router(root, prompt.bank)
+        root = self.family.states(*self.prefix(prompt, text))[-1]
+        scores = self.router(root, prompt.bank[:, : len(root)])
         return self.router.choose(scores), scores
 
     def draft_logits(
@@ -201,9 +193,11 @@ class TorchTiger(nn.Module):
         x, places = self.prefix(prompt, text)
         routed = self.router.gate(prompt.bank[indices], scores, indices)
         tail = self._embed(drafts[:-1])
-        after = places[-1] + torch.arange(len(drafts), device=places.device)
+        # The root stands behind the prompt's last token or the text after it, on all axes alike.
+        after = self._following(prompt, int(places[-1].max()), len(drafts))
         rows = torch.cat([x, routed, x[-1:], tail])
-        hidden = self.hidden(rows, torch.cat([places, prompt.bank_positions[indices], after]))
+        positions = torch.cat([places, prompt.bank_positions[indices], after])
+        hidden = self.family.states(rows, positions)
         return self.vlm.lm_head(hidden[-len(drafts) :]).float()
 
     def forward(
@@ -219,38 +213,24 @@ class TorchTiger(nn.Module):
         indices, scores = self.route(prompt, text)
         return indices, scores, self.draft_logits(prompt, text, drafts, indices, scores)
 
-    def _embed(self, tokens: Sequence[int] | np.ndarray) -> Float[Tensor, "T D"]:
-        return self.vlm.get_input_embeddings()(self._tensor(np.asarray(tokens, np.int64)))
+    def _embed(self, tokens: Sequence[int] | np.ndarray) -> Float[Tensor, "T W"]:
+        words = self.vlm.get_input_embeddings()(self._tensor(np.asarray(tokens, np.int64)))
+        return nn.functional.pad(words, (0, self.family.row_width - words.shape[1]))
 
     def _tensor(self, values: np.ndarray) -> Int[Tensor, "..."]:
         return torch.as_tensor(values, dtype=torch.long, device=self.vlm.device)
 
 
-def load_processor(folder: str | Path) -> Any:
-    """transformers' processor of a folder, with the image class whose tiles tiger_jax's equal."""
-    from transformers.models.llava_next.image_processing_pil_llava_next import (
-        LlavaNextImageProcessorPil,
-    )
-
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
-    return processor
-
-
 @torch.no_grad()
 def _show(folder: str, image: str, question: str) -> None:
     transformers.logging.disable_progress_bar()
-    tiger, processor = TorchTiger.from_folder(folder), load_processor(folder)
-    content = [{"type": "image"}, {"type": "text", "text": question}]
-    text = processor.apply_chat_template(
-        [{"role": "user", "content": content}], add_generation_prompt=True
-    )
-    inputs = processor(text=text, images=[load_image(image)], return_tensors="pt")
+    tiger, processor = TorchTiger.from_folder(folder), Processor.from_folder(folder)
+    inputs = tiger.inputs(build_prompt(processor, question, 1), [load_image(image)])
     prompt = tiger.read(**inputs)
     indices, scores, logits = tiger(prompt, [], [0])
     print(f"{len(prompt.bank)} visual tokens, routed: {indices.tolist()}")
     print("scores: " + ", ".join(f"{score:.3f}" for score in scores[indices].tolist()))
-    print(f"likeliest next token: {processor.tokenizer.decode([int(logits[0].argmax())])!r}")
+    print(f"likeliest next token: {processor.decode([int(logits[0].argmax())])!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -101,6 +101,12 @@ def position_taps(
     return np.stack(taps, -1).astype(np.int32), np.stack(weights, -1).astype(np.float32)
 
 
+def token_places(rows: int, columns: int) -> Float32[np.ndarray, "n 2"]:
+    """(y, x) in 0..1 of the centre of each token of a grid, row by row."""
+    centres = (np.arange(rows) + 0.5) / rows, (np.arange(columns) + 0.5) / columns
+    return np.stack(np.meshgrid(*centres, indexing="ij"), -1).reshape(-1, 2).astype(np.float32)
+
+
 def mrope_positions(
     kinds: Int[np.ndarray, " S"], grids: Sequence[Sequence[int]] | Int[np.ndarray, "f 2"]
 ) -> Int32[np.ndarray, "S 3"]:
