@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from PIL import Image
 
 from tiger_jax.data.batches import TEXT, PromptInputs
 from tiger_jax.data.images import load_image
@@ -46,7 +47,6 @@ from tiger_jax.models.config import ModelConfig, read_config
 try:
     import torch
     import transformers
-    from PIL import Image
     from torch import Tensor, nn
 
     from tiger_jax.export.torch_families import FAMILIES, Picture, torch_inputs
