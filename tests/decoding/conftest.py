@@ -140,3 +140,13 @@ def run_poisoned(runner, drafter, params, prompt, sampling, limits):
     for _ in range(24):
         state = round_of(state)
     return state
+
+
+def assert_plain(state, plain):
+    """The tokens, ends and log-probabilities of plain decoding."""
+    assert emitted(state) == emitted(plain)
+    np.testing.assert_array_equal(state.finish, plain.finish)
+    for row, tokens in enumerate(emitted(plain)):
+        np.testing.assert_allclose(
+            state.logprobs[row, : len(tokens)], plain.logprobs[row, : len(tokens)], atol=2e-5
+        )

@@ -4,7 +4,14 @@ on where the prompt's end, and nothing of a request stays for the next."""
 import numpy as np
 import pytest
 
-from tests.decoding.conftest import accepted, emitted, limits_of, run_poisoned, sampling_of
+from tests.decoding.conftest import (
+    accepted,
+    assert_plain,
+    emitted,
+    limits_of,
+    run_poisoned,
+    sampling_of,
+)
 from tests.decoding.test_routed import Wide
 from tests.pictured import framed_prompt, prompt_arrays
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
@@ -71,12 +78,7 @@ def test_random_drafter_changes_no_token(verifier, small, plain, batch, draft_le
     prompt, sampling, limits, want = plain[batch]
     drafter = VLMDrafter(small[0], draft_length)
     state = verifier.run(prompt, sampling, limits, GREEDY, drafter, small[1])
-    assert emitted(state) == emitted(want)
-    np.testing.assert_array_equal(state.finish, want.finish)
-    for row, tokens in enumerate(emitted(want)):
-        np.testing.assert_allclose(
-            state.logprobs[row, : len(tokens)], want.logprobs[row, : len(tokens)], atol=2e-5
-        )
+    assert_plain(state, want)
 
 
 def test_confidence_shortens_drafts_and_changes_nothing(verifier, small, plain):

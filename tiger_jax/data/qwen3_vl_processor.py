@@ -22,12 +22,11 @@ from tiger_jax.data.visual import IMAGE_TOKEN, TEXT, VIDEO_TOKEN, Visual
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import Qwen3VisionConfig, Qwen3VLConfig
 from tiger_jax.models.frame_geometry import (
-    IMAGE_KIND,
-    VIDEO_KIND,
     frame_places,
     mrope_positions,
     position_taps,
     smart_resize,
+    token_kinds,
     token_places,
     video_size,
 )
@@ -153,9 +152,7 @@ class Qwen3VLProcessor(Processor):
     def positions(
         self, tokens: Int[np.ndarray, " S"], grids: Int[np.ndarray, "f 2"]
     ) -> Int32[np.ndarray, "S 3"]:
-        kinds = np.zeros(len(tokens), np.int32)
-        kinds[tokens == self.config.image_token_id] = IMAGE_KIND
-        kinds[tokens == self.config.video_token_id] = VIDEO_KIND
+        kinds = token_kinds(tokens, self.config.image_token_id, self.config.video_token_id)
         return mrope_positions(kinds, grids)
 
     @property

@@ -21,13 +21,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig
-from tiger_jax.models.frame_geometry import (
-    IMAGE_KIND,
-    TEXT_KIND,
-    VIDEO_KIND,
-    mrope_positions,
-    token_places,
-)
+from tiger_jax.models.frame_geometry import mrope_positions, token_kinds, token_places
 from tiger_jax.models.image_geometry import image_token_places
 
 TEXT_INPUTS = ("input_ids", "attention_mask")
@@ -128,10 +122,7 @@ class Qwen3VLFamily:
         self, tokens: Int[np.ndarray, " S"], pictures: Sequence[Picture]
     ) -> Int32[np.ndarray, "S 3"]:
         """(time, row, column) of every token of a whole prompt."""
-        kinds = np.select(
-            [tokens == self.config.image_token_id, tokens == self.config.video_token_id],
-            [IMAGE_KIND, VIDEO_KIND], TEXT_KIND,
-        )  # fmt: skip
+        kinds = token_kinds(tokens, *self.visual_ids)
         return mrope_positions(kinds, [picture.grid for picture in pictures])
 
     def states(self, x: Float[Tensor, "T W"], positions: Int[Tensor, "T 3"]) -> Tensor:
@@ -145,7 +136,6 @@ class Qwen3VLFamily:
         ).last_hidden_state[0]  # fmt: skip
 
 
-Family = LlavaNextFamily | Qwen3VLFamily
 FAMILIES = {LlavaNextConfig: LlavaNextFamily, Qwen3VLConfig: Qwen3VLFamily}
 
 

@@ -107,6 +107,14 @@ def token_places(rows: int, columns: int) -> Float32[np.ndarray, "n 2"]:
     return np.stack(np.meshgrid(*centres, indexing="ij"), -1).reshape(-1, 2).astype(np.float32)
 
 
+def token_kinds(
+    tokens: Int[np.ndarray, " S"], image_id: int, video_id: int
+) -> Int32[np.ndarray, " S"]:
+    """TEXT_KIND, IMAGE_KIND or VIDEO_KIND of each token of an expanded prompt."""
+    ids = [tokens == image_id, tokens == video_id]
+    return np.select(ids, [IMAGE_KIND, VIDEO_KIND], TEXT_KIND).astype(np.int32)
+
+
 def mrope_positions(
     kinds: Int[np.ndarray, " S"], grids: Sequence[Sequence[int]] | Int[np.ndarray, "f 2"]
 ) -> Int32[np.ndarray, "S 3"]:

@@ -54,7 +54,7 @@ class Frames:
 
 
 Tiles = np.ndarray | Frames
-"""What the vision tower of a family takes, one entry a tile or frame."""
+"""What the vision tower of a family takes, one entry a tile."""
 
 
 def pack_tiles(

@@ -1,6 +1,6 @@
 """Qwen3-VL: tower with DeepStack, mergers, Qwen3 decoder.
 
-N: frames, P: patches of a frame, r: visual tokens of a frame, R: rows of the flat visual table,
+N: tiles, P: patches of a tile, r: visual tokens of a tile, R: rows of the flat visual table,
 B: prompts, S: prompt length, D: width, W = (1 + taps) * D: width of a visual row.
 
 A row of the visual table holds the token's embedding and, behind it, what DeepStack adds to it
@@ -70,7 +70,7 @@ class Qwen3VL(nn.Module):
         return group_squares(received[..., None], self.config.vision).mean(axis=-1)
 
     def encode_images(self, frames: Frames) -> Float[Array, "R W"]:
-        """The flat table of visual rows, frame by frame."""
+        """The flat table of visual rows, tile by tile."""
         if not len(frames):  # a batch without pictures
             return jnp.zeros((1, self.row_width), self.dtype)
         last, tapped = self.vision_tower(frames)
