@@ -120,10 +120,17 @@ def test_blocks_of_branches_change_nothing(branches, length):
         np.testing.assert_allclose(back(want)[0], pull(want)[0], atol=5e-6)
 
 
-@pytest.mark.parametrize("scores", [2**40, 3 * 16 * 4, 1])
-def test_rows_look_at_their_own_segment_in_blocks_of_any_size(monkeypatch, scores):
+@pytest.mark.parametrize(("scores", "block"), [(2**40, 512), (3 * 16 * 7, 4), (1, 1)])
+def test_rows_look_at_their_own_segment_in_blocks_of_any_size(monkeypatch, scores, block):
     """Whole, four queries at a time, one at a time."""
     monkeypatch.setattr(attention, "SCORES", scores)
+    blocks, over_queries = [], attention._over_queries
+
+    def noted(some, block, *rows):
+        blocks.append(block)
+        return over_queries(some, block, *rows)
+
+    monkeypatch.setattr(attention, "_over_queries", noted)
     rng = np.random.default_rng(0)
     queries, keys, values = rng.normal(size=(3, 3, 16, 2, 4)).astype(np.float32)
     sizes = [[16], [5], [4, 9, 1]]
@@ -132,6 +139,7 @@ def test_rows_look_at_their_own_segment_in_blocks_of_any_size(monkeypatch, score
         segments[b, : sum(own)] = np.repeat(np.arange(len(own)), own)
     mixed = attention.attend_segments(*map(jnp.asarray, (queries, keys, values, segments)))
     received = attention.attention_received(*map(jnp.asarray, (queries, keys, segments)))
+    assert blocks == [block] * 2
     for b, own in enumerate(sizes):
         for number in range(len(own)):
             at = np.flatnonzero(segments[b] == number)
