@@ -139,6 +139,13 @@ def test_configuration_on_disk(tmp_path):
     }  # fmt: skip
 
 
+def test_others_may_read_the_weights(tmp_path):
+    """As its neighbours: what the umask allows, no less."""
+    write_head(tmp_path, narrow_routed())
+    modes = {file.name: file.stat().st_mode for file in tmp_path.iterdir()}
+    assert modes[WEIGHTS_FILE] == modes[CONFIG_FILE]
+
+
 def test_no_head(tmp_path):
     assert not is_head(tmp_path)
     assert read_head(tmp_path) is None

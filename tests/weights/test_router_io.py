@@ -44,6 +44,12 @@ def test_on_disk_as_torch_has_it(folder):
     }  # fmt: skip
 
 
+def test_others_may_read_the_weights(folder):
+    """As its neighbours: what the umask allows, no less."""
+    modes = {file.name: file.stat().st_mode for file in folder.iterdir()}
+    assert modes[WEIGHTS_FILE] == modes[CONFIG_FILE]
+
+
 def test_no_router(tmp_path):
     assert read_router(tmp_path) is None
 

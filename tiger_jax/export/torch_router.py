@@ -107,7 +107,8 @@ class Router(nn.Module):
         text = json.dumps(dataclasses.asdict(self.options), indent=2)
         (Path(folder) / CONFIG_FILE).write_text(text + "\n")
         weights = {name: value.float().contiguous() for name, value in self.state_dict().items()}
-        safetensors.torch.save_file(weights, Path(folder) / WEIGHTS_FILE, {"format": "pt"})
+        data = safetensors.torch.save(weights, {"format": "pt"})
+        (Path(folder) / WEIGHTS_FILE).write_bytes(data)
 
     def choose(self, scores: Float[Tensor, " R"]) -> Int[Tensor, " k"]:
         """The best rows, ascending; ties go to the lower row."""

@@ -143,7 +143,9 @@ def write_head(folder: str | Path, head: HeadFolder, dtype: str = "bfloat16") ->
         tensors[DRAFT_IDS] = np.ascontiguousarray(head.draft_ids, np.int32)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    safetensors.numpy.save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    # By bytes: safetensors' own save_file makes a file that only its owner can read.
+    data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
+    (folder / WEIGHTS_FILE).write_bytes(data)
     (folder / CONFIG_FILE).write_text(json.dumps(_fields(head), indent=2) + "\n", encoding="utf-8")
 
 

@@ -64,8 +64,9 @@ def write_router(folder: str | Path, config: RouterConfig, params: Mapping[str, 
         for path, value in traverse_util.flatten_dict(dict(params), sep=".").items()
         for name in [path.replace("kernel", "weight")]
     }
-    file = Path(folder) / WEIGHTS_FILE
-    safetensors.numpy.save_file(tensors, file, metadata={"format": "pt"})
+    # By bytes: safetensors' own save_file makes a file that only its owner can read.
+    data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
+    (Path(folder) / WEIGHTS_FILE).write_bytes(data)
 
 
 def _read_config(file: Path) -> RouterConfig:
