@@ -105,7 +105,9 @@ def test_the_text_has_both_tables(report):
     assert [line.split("|")[1].strip() for line in lines[2:6]] == ["full"] * 2 + ["routed"] * 2
     assert '"full", paired by prompt' in report["text"]
     assert "identical to plain" in report["text"]
-    assert "on 2 pictures, numbers 1000 to 1001 of those held out" in report["text"]
+    assert "on 2 pictures, from number 1000 of those held out" in report["text"]
+    with_clips = report | {"settings": report["settings"] | {"clips": 3}}
+    assert "on 2 pictures and 3 clips, from number" in exact_report.text(with_clips)
 
 
 def test_the_difference_is_own_minus_reference(report):

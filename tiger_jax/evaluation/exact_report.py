@@ -109,7 +109,7 @@ def text(report: Mapping[str, Any]) -> str:
     """The tables, and under them what their numbers mean."""
     settings = report["settings"]
     kinds = list(settings["kinds"])
-    first = settings["first_scene"]
+    clips = f" and {settings['clips']} clips" if settings["clips"] else ""
     header = (
         *IDENTITY, "prompts", "A", *kinds, "tau", *(f"P(A>={n})" for n in LEVELS), "rounds",
         "tokens", "difference",
@@ -117,8 +117,8 @@ def text(report: Mapping[str, Any]) -> str:
     lines = [
         markdown(header, _exact_cells(report["rows"], kinds)),
         "",
-        f"Exact (in expectation over the verifier's own answers) on {settings['scenes']} pictures, "
-        f"numbers {first} to {first + settings['scenes'] - 1} of those held out; ± is one standard "
+        f"Exact (in expectation over the verifier's own answers) on {settings['scenes']} pictures"
+        f"{clips}, from number {settings['first_scene']} of those held out; ± is one standard "
         f'error, clustered by picture. difference: A - A of "{report["reference"]}", paired by '
         f"prompt. {report['hardware']}, seed {report['seed']}.",
     ]

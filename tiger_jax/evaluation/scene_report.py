@@ -94,9 +94,9 @@ def text(report: Mapping[str, Any]) -> str:
     lines = [
         markdown(HEADER, [_cells(row) for row in report["rows"]]),
         "",
-        f"{settings['scenes']} held-out pictures a line and kind, batch {settings['batch_size']}, "
-        f"draft length {settings['draft_length']}, {report['device']}. "
-        "± is one standard error, clustered by picture.",
+        f"{settings['scenes']} held-out pictures or clips a line and kind, "
+        f"batch {settings['batch_size']}, draft length {settings['draft_length']}, "
+        f"{report['device']}. ± is one standard error, clustered by picture.",
         "exact %: the answer states exactly the right facts; of a drafter that routes, which was "
         "never trained to answer alone, it is not asked. A: drafted tokens accepted a round; "
         "exact A: expected along the verifier's own answers, without the noise of drawing. "
