@@ -13,6 +13,7 @@ from tests.decode_command import models, run, write_pair
 from tiger_jax import embedded
 from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import make_scene
+from tiger_jax.decoding import statistics
 from tiger_jax.pipeline import Pipeline
 from tiger_jax.streaming import Stream
 
@@ -194,7 +195,7 @@ def test_requests_file_with_bad_records(pair, tmp_path, capsys):
         (["--batch-size", "0"], "--batch-size: expected at least 1, got 0"),
         (["--fps", "2"], "--fps: expected --video or --requests beside it"),
         (["--video", ".", "--fps", "0"], "--fps: expected a number in 1e-06..1000000, got 0.0"),
-        (["--video", ".", "--max-frames", "0"], "--max-frames: expected a whole number in 1..,"),
+        (["--video", ".", "--max-frames", "0"], "--max-frames: expected a whole number in 1..1536"),
         (["--video", "no.mp4"], "no.mp4: expected a picture or video, found none there"),
         (["--video", ""], "'': expected a picture or video, found none there"),
         (["--video", "."], "video: this model reads no video; give its pictures as images"),
@@ -236,6 +237,26 @@ def test_plain_decoding_without_a_drafter(pair, tmp_path, capsys):
     assert report["c"] is None
     assert report["measured_speedup"] is None  # there is nothing to compare
     assert "speedup" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("best", [0, 2])
+def test_a_draft_length_that_is_chosen_on_the_way(pair, tmp_path, monkeypatch, best):
+    """Four requests calibrate; where drafting does not pay the rest is plain, and not compared."""
+    monkeypatch.setattr("tiger_jax.session.MEASURED_LENGTHS", (2,))
+    monkeypatch.setattr("tiger_jax.session.CALIBRATION_LENGTH", 3)
+    monkeypatch.setattr(statistics, "best_draft_length", lambda *_: (best, 1.0))
+    requests, path = tmp_path / "requests.jsonl", tmp_path / "report.json"
+    requests.write_text('{"prompt": "hello"}\n' * 6)
+    code = run(*models(pair), "--requests", requests, "--batch-size", 2, "--compare", "--quiet",
+               "--draft-length", "auto", "--max-new-tokens", 5, "--report", path)  # fmt: skip
+    assert code == 0
+    report = json.loads(path.read_text())
+    assert [len(request["tokens"]) > 0 for request in report["requests"]] == [True] * 6
+    assert (report["draft_length"], report["calibration"]["chosen"]) == (best, best)
+    assert report["calibration"]["requests"] == 4
+    drafts = best > 0
+    assert (report["measured_speedup"] is not None) == (report["c"] is not None) == drafts
+    assert report["identical_to_plain"] is True  # of the first four it was asked
 
 
 def answered(tmp_path, *arguments):

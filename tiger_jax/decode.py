@@ -42,11 +42,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--video", action="append", default=[], metavar="PATH",
                       help="a video file, an animation, or a folder of pictures")  # fmt: skip
     what.add_argument("--fps", type=float,
-                      help="frames sampled from a second of video; for a folder of pictures, the "
+                      help="pictures sampled from a second of video; for a folder of them, the "
                            "rate they were taken at (default: as the verifier's folder says, "
                            "usually 2)")  # fmt: skip
     what.add_argument("--max-frames", type=int,
-                      help="most frames of a video (default likewise, usually 768)")  # fmt: skip
+                      help="most pictures of a video (default likewise, usually 768)")  # fmt: skip
     what.add_argument("--video-prompt", choices=("v5", "4.57"), default="v5",
                       help="a video's marks as transformers 5 writes them, or 4.57")  # fmt: skip
     what.add_argument("--prompt", help="the question; '<image>' and '<video>' in it place them")

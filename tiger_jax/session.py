@@ -98,7 +98,6 @@ class Session:
         self.pipeline = dataclasses.replace(self.pipeline, video=settings.video)
         if settings.draft_length == 0:
             self.pipeline = self.pipeline.plain()
-        self._comparing = settings.compare and self._speculative
         self._tally = Tally()
         self._costs: costs.Costs | None = None
         self._rounds: list[list[int]] = []
@@ -183,6 +182,10 @@ class Session:
     @property
     def _calibrating(self) -> bool:
         return self.settings.draft_length is None and self._costs is None and self._speculative
+
+    @property
+    def _comparing(self) -> bool:
+        return self.settings.compare and self._speculative
 
     @property
     def _speculative(self) -> bool:

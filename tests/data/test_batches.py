@@ -258,7 +258,7 @@ def test_batch_of_qwen_prompts(qwen_processor, pictures):
 
 def test_more_frames_than_a_batch_holds(qwen_processor):
     film = Video(np.zeros((2 * 769, 32, 32, 3), np.uint8), tuple(map(float, range(2 * 769))))
-    message = r"needs 769 tiles .* the limit is 768: give fewer, .* \(--fps, --max-frames\)"
+    message = r"needs 769 tiles .* the limit is 768: give fewer, .* \(a lower fps or max_frames\)"
     with pytest.raises(UserError, match=message):
         make_prompt(qwen_processor, qwen_processor.config,
                     build_prompt(qwen_processor, "Hi?", 0, 1), [], 10_000, [film])  # fmt: skip

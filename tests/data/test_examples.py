@@ -74,7 +74,7 @@ def test_videos_stand_beside_images(tmp_path):
         ({"videos": 5}, "videos: expected a list of non-empty texts, got 5"),
         ({"fps": -1}, "fps: expected a number in 1e-06..1000000, got -1"),
         ({"fps": 0}, "fps: expected a number in 1e-06..1000000, got 0"),
-        ({"max_frames": 0}, "max_frames: expected a whole number in 1.., got 0"),
+        ({"max_frames": 0}, "max_frames: expected a whole number in 1..1536, got 0"),
         ({"images": [""]}, "images: expected a list of non-empty texts"),
         ({"prompt": None}, "missing field 'prompt'"),
         ({"prompt": ""}, "prompt: expected a non-empty text, got ''"),
@@ -223,7 +223,7 @@ def test_broken_video_drops_its_example_only(qwen_processor, processor, shown):
     for broken, message in [
         (film(shown, "?", "broken.mp4"), "broken.mp4: expected a video, got a file that starts"),
         (film(shown, "?", "film.png", "none.mp4"), "none.mp4: expected a video file or a folder"),
-        (film(shown, "?", "cat.png"), "got a still picture; give it as an image"),
+        (film(shown, "?", "cat.png"), "got one picture: a still one, or a damaged animation"),
         (film(shown, "?", "film.png", fps=0.0), "expected fps above 0, got 0.0"),
     ]:
         dropped = prepare(broken)

@@ -223,6 +223,12 @@ def test_no_full_batch_is_refused(qwen_processor):
         scene_batches(qwen_processor, sources, 4, num_epochs=1)
 
 
+def test_no_source_is_left_out_for_being_small(qwen_processor):
+    sources = [(SceneSource(6), 0.5), (SceneSource(3, clips=True), 0.5)]
+    with pytest.raises(UserError, match="expected 4 or more for a batch, got 6, 3"):
+        scene_batches(qwen_processor, sources, 4, num_epochs=1)
+
+
 def test_order_of_a_mixture_follows_the_seed(qwen_processor):
     def tokens(seed):
         stream = mixed(qwen_processor, shuffle_seed=seed)

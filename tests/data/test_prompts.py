@@ -184,7 +184,7 @@ def test_what_makes_a_prompt_shorter():
     )
     message = (
         r"8 of them for images and videos\).* or give fewer, smaller or shorter images and videos "
-        r"\(--fps, --max-frames\)$"
+        r"\(a lower fps or max_frames\)$"
     )
     with pytest.raises(UserError, match=message):
         check_length(10, 8, 9, n_videos=1)

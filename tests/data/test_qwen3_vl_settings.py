@@ -69,8 +69,8 @@ def test_sampling_of_the_folder(folder, tmp_path, qwen_processor):
     assert Processor.from_folder(copy).video_sampling == VideoSampling(2.0, 32, 8)
     for name, value, message in [
         ("fps", 0, "fps: expected a number in 1e-06..1000000, got 0"),
-        ("max_frames", 0, "max_frames: expected a whole number in 1.., got 0"),
-        ("min_frames", "few", "min_frames: expected a whole number in 1.., got 'few'"),
+        ("max_frames", 0, "max_frames: expected a whole number in 1..1536, got 0"),
+        ("min_frames", "few", "min_frames: expected a whole number in 1..1536, got 'few'"),
         ("num_frames", 8, "expected fps, got num_frames=8"),
     ]:
         rewrite(copy, "video_preprocessor_config", **{"fps": 1, "max_frames": 9, name: value})
@@ -96,6 +96,10 @@ def test_video_prompt_of_the_folder(folder):
         ({"image_mean": None}, "image_mean"),
         ({"image_mean": [0.5]}, "image_mean"),
         ({"size": {"shortest_edge": "a", "longest_edge": 5}}, "got TypeError"),
+        ({"size": {"shortest_edge": 0, "longest_edge": 5}}, "expected 0 < shortest_edge"),
+        ({"size": {"shortest_edge": 6, "longest_edge": 5}}, "<= longest_edge, got 6 and 5"),
+        ({"image_std": [0.5, 0.0, 0.5]}, "image_std above 0"),
+        ({"size": 224}, "shortest_edge"),
         ({"resample": 99}, "got ValueError"),
         ({"rescale_factor": 1.0}, "expected rescale_factor 1/255, got 1.0"),
         ({"do_rescale": False}, "do_rescale=false"),

@@ -60,7 +60,7 @@ def test_defaults_and_short_forms():
         ({"fps": float("inf")}, "fps: expected a number in 1e-06..1000000, got inf"),
         ({"fps": "fast"}, "fps: expected a number in 1e-06..1000000, got 'fast'"),
         ({"fps": True}, "fps: expected a number in 1e-06..1000000, got True"),
-        ({"max_frames": 0}, "max_frames: expected a whole number in 1.., got 0"),
+        ({"max_frames": 0}, "max_frames: expected a whole number in 1..1536, got 0"),
         ({"max_frames": 1.5}, "max_frames: expected a whole number"),
         ({"stop": [""]}, "stop: expected a list"),
         ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number in 1.., got 0"),

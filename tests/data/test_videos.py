@@ -1,6 +1,7 @@
 """Which pictures of a video are taken and when they are shown; animations and folders."""
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,11 @@ import pytest
 from PIL import Image
 
 from tests.published_source import from_source
+from tiger_jax.data.batches import TILE_BUCKETS
 from tiger_jax.data.videos import (
+    MOST_FRAMES,
     PUBLISHED_SAMPLING,
+    SAMPLING_CHECKS,
     Video,
     VideoSampling,
     load_video,
@@ -94,18 +98,45 @@ def test_animation_without_durations_shows_ten_pictures_a_second(tmp_path):
 
 
 def test_pictures_of_an_animation_have_their_own_times(tmp_path):
-    """5 of .1 s, then 5 of 1 s, which count twice at 2 a second: 11 of 15 in 5.5 s."""
+    """5 of .1 s, then 5 of 1 s: 11 of the 55 that a file of 10 a second would have."""
     pictures = [grey(k) for k in range(10)]
     durations = [100] * 5 + [1000] * 5
     path = tmp_path / "film.gif"
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations)
     video = load_video(path)
-    assert numbers(video) == [0, 1, 3, 4, 5, 6, 6, 7, 8, 9, 9]
-    times = [0, 0.1, 0.3, 0.4, 1.0, 1.5, 2.0, 3.0, 3.5, 4.5, 5.0]
+    assert numbers(video) == [0, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9]
+    times = [0, 0.5, 1.1, 1.6, 2.2, 2.7, 3.2, 3.8, 4.3, 4.9, 5.4]
     assert video.seconds == pytest.approx(times)
     few = load_video(path, max_frames=3)
-    assert numbers(few) == [0, 6, 9]
-    assert few.seconds == pytest.approx((0.0, 1.5, 5.0))
+    assert numbers(few) == [0, 7, 9]
+    assert few.seconds == pytest.approx((0.0, 2.7, 5.4))
+
+
+def test_a_short_beginning_takes_no_more_than_its_time(tmp_path):
+    """10 pictures in the first .2 s of 5.2 s: one of the 10 samples falls there."""
+    pictures = [grey(k) for k in range(11)]
+    path = tmp_path / "film.gif"
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=[20] * 10 + [5000])
+    assert numbers(load_video(path)) == [0, *[10] * 9]
+
+
+def test_a_rate_beyond_all_reason_costs_no_memory(tmp_path):
+    """Three stills of a second at a million pictures a second: 3,000,000 of which 5 are made."""
+    pictures = [grey(k) for k in range(3)]
+    path = tmp_path / "film.gif"
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=1000)
+    tracemalloc.start()
+    video = load_video(path, fps=1e6, max_frames=5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert numbers(video) == [0, 0, 1, 2, 2]
+    assert peak < 5e6
+
+
+def test_no_more_frames_than_a_tower_takes():
+    assert 2 * TILE_BUCKETS[-1] == MOST_FRAMES
+    with pytest.raises(ValueError, match=r"max_frames: expected a whole number in 1..1536"):
+        SAMPLING_CHECKS["max_frames"]("max_frames", 1537)
 
 
 def test_a_film_whose_repetitions_its_writer_left_out(tmp_path):
@@ -182,7 +213,7 @@ def test_files_that_fail_without_a_decoder(tmp_path):
     (tmp_path / "cut.png").write_bytes((tmp_path / "film.png").read_bytes()[:400])
     (tmp_path / "empty.mp4").write_bytes(b"")
     for name, message in [
-        ("still.png", "got a still picture"),
+        ("still.png", "got one picture: a still one, or a damaged animation"),
         ("cut.png", "damaged"),
         ("empty.mp4", "expected a video, got an empty file"),
         ("none.mp4", "expected a video file or a folder of pictures, found nothing there"),

@@ -15,7 +15,7 @@ import torch
 import transformers
 from PIL import Image
 
-from tests.assets import TINY_LLAVA
+from tests.assets import TINY_LLAVA, TINY_QWEN3_VL
 from tests.decoding.conftest import sampling_of
 from tests.parity.pairs import make_pair, picture, prompt_text
 from tests.parity.qwen3_vl_pairs import MERGE, make_qwen3_vl_pair, reference_inputs
@@ -420,6 +420,14 @@ def test_pictures_that_do_not_fit_the_prompt(tiger, inputs):
     lacking["input_ids"] = lacking["input_ids"][:, lacking["input_ids"][0] != 300][:, :4]
     with pytest.raises(UserError, match="image tokens, got 0"):
         tiger.read(**lacking)
+
+
+@pytest.mark.parametrize("drafter", [DRAFTER, TINY_QWEN3_VL / "tiger_drafter"])
+@pytest.mark.parametrize(("prompt", "placeholders"), [("<image> <image>", 2), ("Text.", 0)])
+def test_pictures_and_placeholders_are_counted(drafter, prompt, placeholders):
+    text = build_prompt(Processor.from_folder(drafter), prompt)
+    with pytest.raises(UserError, match=f"got {placeholders} placeholders and 1 images"):
+        torch_inputs(drafter, read_config(drafter), text, [picture(112, 112)])
 
 
 def test_the_command_prints_routed_tokens(capsys):

@@ -189,7 +189,7 @@ def scene_batches(
         epoch.
 
     Raises:
-        UserError: no batch is full.
+        UserError: a source that is read a number of times and never fills a batch.
     """
     index, count = _check_shard(shard)
     sft = task == "sft"
@@ -205,10 +205,10 @@ def scene_batches(
 
     parts = [batches(source) for source, _ in sources]
     if num_epochs is not None:
-        data = grain.MapDataset.concatenate(parts)
-        if not len(data):
+        if not all(map(len, parts)):
             sizes = ", ".join(str(len(source)) for source, _ in sources)
             raise UserError(f"scenes: expected {batch_size} or more for a batch, got {sizes}")
+        data = grain.MapDataset.concatenate(parts)
     else:
         data = grain.MapDataset.mix(parts, [weight for _, weight in sources])
     return _read(data, num_workers)

@@ -49,12 +49,12 @@ def check_tiles(needed: int, limit: int, n_videos: int = 0) -> None:
     """UserError if the pictures are cut into more pieces than the vision tower takes at once."""
     if needed > limit:
         raise UserError(
-            f"prompt: needs {needed} tiles (of pictures, or two frames of a video), the limit is "
-            f"{limit}: give {_less(n_videos)}"
+            f"prompt: needs {needed} tiles of its images and videos, the limit is {limit}: "
+            f"give {_less(n_videos)}"
         )
 
 
 def _less(n_videos: int) -> str:
     if n_videos:
-        return "fewer, smaller or shorter images and videos (--fps, --max-frames)"
+        return "fewer, smaller or shorter images and videos (a lower fps or max_frames)"
     return "fewer or smaller images"

@@ -320,6 +320,11 @@ def _pixel_settings(path: Path, raw: dict, vision: Qwen3VisionConfig) -> PixelSe
         ) from None
     if not math.isclose(scale, SCALE, rel_tol=1e-6):
         raise UserError(f"{path}: expected rescale_factor 1/255, got {scale}")
+    low, high = settings.min_pixels, settings.max_pixels
+    if not 0 < low <= high:
+        raise UserError(f"{path}: expected 0 < shortest_edge <= longest_edge, got {low} and {high}")
+    if not min(settings.std) > 0:
+        raise UserError(f"{path}: expected image_std above 0, got {settings.std}")
     return settings
 
 
@@ -344,7 +349,8 @@ def _with_bounds(raw: dict) -> dict:
     for videos transformers ignores them."""
     named = {"shortest_edge": raw.get("min_pixels"), "longest_edge": raw.get("max_pixels")}
     named = {edge: pixels for edge, pixels in named.items() if pixels is not None}
-    return raw | {"size": (raw.get("size") or {}) | named} if named else raw
+    size = raw.get("size") or {}
+    return raw | {"size": size | named} if named and isinstance(size, dict) else raw
 
 
 def _as_video(raw: dict) -> dict:

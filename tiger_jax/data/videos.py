@@ -3,12 +3,15 @@
 n: sampled pictures, H, W: height, width in pixels.
 """
 
+import math
 import os
 import re
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +26,8 @@ from tiger_jax.errors import UserError
 
 FPS, MIN_FRAMES, MAX_FRAMES = 2.0, 4, 768
 """What Qwen3-VL's folders have where they say nothing."""
+MOST_FRAMES = 1536
+"""Of a video, whatever is asked for: a tower takes no more (768 tiles of two)."""
 _UNKNOWN_DURATION = 100  # ms of an animation's picture that names none, as browsers show it
 _NO_PICTURES = ("EPS", "MPEG")  # which Pillow knows, and opens with other programs or not at all
 # What Pillow's readers come to, depending on where a file was cut.
@@ -51,8 +56,8 @@ PUBLISHED_SAMPLING = VideoSampling(FPS, MAX_FRAMES, MIN_FRAMES)
 
 SAMPLING_CHECKS: dict[str, Check] = {
     "fps": number(whole=False, low=1e-6, high=1_000_000),  # a picture in 11 days, or a microsecond
-    "max_frames": number(whole=True, low=1),
-    "min_frames": number(whole=True, low=1),
+    "max_frames": number(whole=True, low=1, high=MOST_FRAMES),
+    "min_frames": number(whole=True, low=1, high=MOST_FRAMES),
 }
 """Those of a file's fields; a record has no min_frames."""
 
@@ -106,9 +111,8 @@ def load_video(
 
     - A video file is read by PyAV. A picture's time is its number over the average rate (24, with
       a warning, where the file names none).
-    - An animated GIF, WebP or PNG is read by Pillow; a picture that is shown for several times
-      1 / fps counts as so many, as in a video file: whoever writes a GIF leaves repetitions out.
-      Otherwise it is sampled by number, and each picture has its own time.
+    - An animated GIF, WebP or PNG is read by Pillow and sampled as a video file that shows the
+      same at a constant rate: each of its pictures as often as it is shown that long.
     - A folder's pictures, in natural order of their names (2.jpg before 10.jpg), count as sampled
       at `fps` already: one every 1 / fps seconds. Only more than `max_frames` are thinned out.
 
@@ -124,6 +128,7 @@ def load_video(
             needed and not installed.
     """
     path = Path(path)
+    sample_indices(1, 1.0, fps, max_frames)  # says what is wrong with the settings
     try:
         is_folder = path.is_dir()
     except (OSError, ValueError):
@@ -137,7 +142,7 @@ def load_video(
     try:
         with Image.open(path) as image:
             if image.format != "MPEG":  # which Pillow names but cannot read
-                return _load_animation(image, choose, fps, max_frames, fit)
+                return _load_animation(image, choose, fps, fit)
     except UnidentifiedImageError:
         pass
     except UserError as error:
@@ -165,7 +170,6 @@ def _load_folder(folder: Path, fps: float, max_frames: int, fit: Fit | None) -> 
     if not names:
         raise UserError(f"{folder}: expected a folder of pictures, found none in it")
     names = sorted(names, key=_natural)
-    sample_indices(len(names), fps, fps, max_frames)  # says what is wrong with the settings
     taken = _spread(len(names), max_frames)
     shelf = Shelf(len(taken), fit)
     for k in taken:
@@ -191,26 +195,31 @@ def _is_stub(reader: object) -> bool:
     return isinstance(reader, type) and issubclass(reader, ImageFile.StubImageFile)
 
 
-def _load_animation(
-    image: Image.Image, choose: Choose, fps: float, most: int, fit: Fit | None
-) -> Video:
+def _load_animation(image: Image.Image, choose: Choose, fps: float, fit: Fit | None) -> Video:
+    durations = _durations(image)
+    ends = list(accumulate(durations))
+    # The lowest constant rate, not below fps, at which a video file would show the same.
+    unit = math.gcd(*durations)
+    repeats = math.ceil(fps * unit / 1000)
+    taken = choose(ends[-1] // unit * repeats, 1000 * repeats / unit).tolist()
+    shelf = Shelf(len(taken), fit)
+    for k in taken:
+        image.seek(bisect_right(ends, k * unit // repeats))
+        shelf.put(np.asarray(to_rgb(image)))
+    return _video(shelf, [k * unit / repeats / 1000 for k in taken])
+
+
+def _durations(image: Image.Image) -> list[int]:
+    """How long each picture of an animation is shown, in ms. Raises UserError for a single one."""
     total = getattr(image, "n_frames", 1)
     if total == 1:
-        raise UserError("expected a video, got a still picture; give it as an image")
-    shown, end = [], 0  # (number of a picture, ms when it is shown), once for each 1 / fps
+        raise UserError("expected a video, got one picture: a still one, or a damaged animation")
+    durations = []
     for k in range(total):
         image.seek(k)
         image.load()  # WebP knows a picture's duration only then
-        duration = image.info.get("duration") or _UNKNOWN_DURATION
-        times = round(min(max(duration * fps / 1000, 1), most))
-        shown += [(k, end + i * duration / times) for i in range(times)]
-        end += duration
-    taken = [shown[i] for i in choose(len(shown), 1000 * len(shown) / end)]
-    shelf = Shelf(len(taken), fit)
-    for k, _ in taken:
-        image.seek(k)
-        shelf.put(np.asarray(to_rgb(image)))
-    return _video(shelf, [time / 1000 for _, time in taken])
+        durations.append(round(image.info.get("duration") or 0) or _UNKNOWN_DURATION)
+    return durations
 
 
 def _spread(total: int, count: int) -> Int[np.ndarray, " n"]:

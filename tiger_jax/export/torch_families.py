@@ -20,6 +20,8 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from tiger_jax.data.prompts import check_placeholders
+from tiger_jax.data.visual import IMAGE_TOKEN
 from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig
 from tiger_jax.models.frame_geometry import mrope_positions, token_kinds, token_places
 from tiger_jax.models.image_geometry import image_token_places
@@ -143,14 +145,18 @@ def torch_inputs(
     folder: str | Path, config: ModelConfig, text: str, images: Sequence[Image.Image]
 ) -> dict[str, Tensor]:
     """Arguments of a model's forward pass or `generate`, for one rendered prompt, by transformers'
-    own tokenizers and Pillow processors (the others need torchvision, and round otherwise)."""
-    read = _llava_next_inputs if isinstance(config, LlavaNextConfig) else _qwen3_vl_inputs
-    return read(folder, config, text, list(images))
+    own tokenizers and Pillow processors (the others need torchvision, and round otherwise).
+
+    Raises:
+        UserError: a picture without a placeholder, or one without a picture.
+    """
+    return _INPUTS[type(config)](folder, config, text, list(images))
 
 
 def _llava_next_inputs(
     folder: str | Path, config: LlavaNextConfig, text: str, images: list[Image.Image]
 ) -> dict[str, Tensor]:
+    check_placeholders(text.count(IMAGE_TOKEN), len(images))
     processor = transformers.AutoProcessor.from_pretrained(folder)
     processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
     return dict(processor(text=text, images=images or None, return_tensors="pt"))
@@ -160,15 +166,17 @@ def _qwen3_vl_inputs(
     folder: str | Path, config: Qwen3VLConfig, text: str, images: list[Image.Image]
 ) -> dict[str, Tensor]:
     """transformers' whole processor needs torchvision for its videos; the picture half does not."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    written = tokenizer(text)["input_ids"]
+    check_placeholders(written.count(config.image_token_id), len(images))
     pictures, counts = {}, iter(())
     if images:
         cut = Qwen2VLImageProcessorPil.from_pretrained(folder)(images, return_tensors="pt")
         pictures = {name: cut[name] for name in ("pixel_values", "image_grid_thw")}
         square = config.vision.merge_size**2
         counts = iter((cut["image_grid_thw"].prod(dim=1) // square).tolist())
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids: list[int] = []
-    for token in tokenizer(text)["input_ids"]:
+    for token in written:
         ids += [token] * (next(counts) if token == config.image_token_id else 1)
     tokens = torch.tensor([ids])
     kinds = (tokens == config.image_token_id).int()
@@ -176,3 +184,6 @@ def _qwen3_vl_inputs(
         "input_ids": tokens, "attention_mask": torch.ones_like(tokens),
         "mm_token_type_ids": kinds, **pictures,
     }  # fmt: skip
+
+
+_INPUTS = {LlavaNextConfig: _llava_next_inputs, Qwen3VLConfig: _qwen3_vl_inputs}

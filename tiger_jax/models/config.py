@@ -278,17 +278,21 @@ def qwen3_vl_config(raw: dict, generation: dict | None = None) -> Qwen3VLConfig:
     eos = tuple(eos) if isinstance(eos, list) else (eos,)
     bos = text.get("bos_token_id", eos[-1])
     pad = ids.get("pad_token_id", text.get("pad_token_id", bos))
+    tokens = {
+        "image_token_id": raw["image_token_id"], "video_token_id": raw["video_token_id"],
+        "vision_start_token_id": raw["vision_start_token_id"],
+        "vision_end_token_id": raw["vision_end_token_id"], "pad_token_id": pad,
+        "bos_token_id": ids.get("bos_token_id", text.get("bos_token_id", pad)),
+    }  # fmt: skip
+    for name, value in [*tokens.items(), *(("eos_token_id", token) for token in eos)]:
+        if type(value) is not int or not 0 <= value < text["vocab_size"]:
+            expected = f"{name} in 0..{text['vocab_size'] - 1}"
+            raise UserError(f"expected {expected}, got {value!r}")
     return Qwen3VLConfig(
         vision=_qwen3_vision_config(vision),
         text=_text_config(text, _is_tied(raw, text), "qwen3_vl_text"),
-        image_token_id=raw["image_token_id"],
-        video_token_id=raw["video_token_id"],
-        vision_start_token_id=raw["vision_start_token_id"],
-        vision_end_token_id=raw["vision_end_token_id"],
-        pad_token_id=pad,
-        bos_token_id=ids.get("bos_token_id", text.get("bos_token_id", pad)),
-        eos_token_ids=eos,
-    )
+        eos_token_ids=eos, **tokens,
+    )  # fmt: skip
 
 
 def _is_tied(raw: dict, text: dict) -> bool:
@@ -330,18 +334,23 @@ def _vision_config(raw: dict) -> VisionConfig:
 def _qwen3_vision_config(raw: dict) -> Qwen3VisionConfig:
     if raw.get("in_channels", 3) != 3:
         raise UserError(f"vision_config: expected in_channels 3, got {raw['in_channels']}")
-    rows, depth = raw["num_position_embeddings"], raw["depth"]
+    rows, depth, width, heads = (
+        raw[key] for key in ("num_position_embeddings", "depth", "hidden_size", "num_heads")
+    )
     taps = raw["deepstack_visual_indexes"]
+    if width % (4 * heads):  # a head turns with rows and columns, two numbers at a time
+        raise UserError(f"vision_config: expected hidden_size in multiples of {4 * heads} for "
+                        f"{heads} heads, got {width}")  # fmt: skip
     if math.isqrt(rows) ** 2 != rows:
         raise UserError(f"vision_config: expected num_position_embeddings as a square, got {rows}")
     if not isinstance(taps, list) or taps != [i for i in range(depth) if i in taps]:
         expected = f"deepstack_visual_indexes as rising numbers in 0..{depth - 1}"
         raise UserError(f"vision_config: expected {expected}, got {taps}")
     return Qwen3VisionConfig(
-        hidden_size=raw["hidden_size"],
+        hidden_size=width,
         intermediate_size=raw["intermediate_size"],
         num_layers=depth,
-        num_heads=raw["num_heads"],
+        num_heads=heads,
         patch_size=raw["patch_size"],
         temporal_patch_size=raw["temporal_patch_size"],
         merge_size=raw["spatial_merge_size"],
@@ -362,7 +371,10 @@ def _text_config(raw: dict, tied: bool, model_type: str, theta: float | None = N
     if (activation := raw.get("hidden_act", "silu")) != "silu":
         raise UserError(f"text_config: expected hidden_act silu, got {activation!r}")
     # Hub files say rope_theta beside rope_scaling; transformers 5 folds both into rope_parameters.
-    rope = _present(raw.get("rope_parameters") or raw.get("rope_scaling"))
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise UserError(f"text_config: expected rope_parameters as a JSON object, got {rope!r}")
+    rope = _present(rope)
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in ("default", "mrope"):
         raise UserError(f"text_config: expected rope type default, got {rope_type!r}")

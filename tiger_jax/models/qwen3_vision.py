@@ -4,8 +4,9 @@ N: tiles, P: patches of a tile, V: numbers of a patch, E: tower width, H: heads,
 r: visual tokens of a tile (P / 4), D: width of the decoder.
 
 Attention stays inside a frame. Tiles are the batch axis, padded to one number of patches; most
-hold one frame, and no [P, P] mask is made where some hold more. Which patch stands where, and which
-rows of the position table it lies between, is the host's matter (models/frame_geometry.py).
+hold one frame. At real sizes no [P, P] mask is made: queries go in blocks (ops/attention.py). Which
+patch stands where, and which rows of the position table it lies between, is the host's matter
+(models/frame_geometry.py).
 """
 
 import dataclasses
@@ -158,9 +159,10 @@ class Qwen3Vision(nn.Module):
 
     def _states(self, frames: Frames) -> list[Float[Array, "N P E"]]:
         """What enters the first block, and what leaves each."""
+        segments, rope = segments_of(frames), self._rope(frames)
         states = [self.embed(frames)]
         for layer in self.layers:
-            states.append(layer(states[-1], segments_of(frames), self._rope(frames)))
+            states.append(layer(states[-1], segments, rope))
         return states
 
     def _rope(self, frames: Frames) -> Rope:
