@@ -276,6 +276,7 @@ class Session:
             "plain_decode_seconds": tally.plain_decode_seconds if compare else None,
             "device": str(jax.devices()[0].device_kind),
             "versions": {"tiger_jax": tiger_jax.__version__, "jax": jax.__version__},
+            "interrupted": False,
         }  # fmt: skip
         if measured and seen.tau:
             report["predicted_speedup"] = statistics.predicted_speedup(
