@@ -128,7 +128,10 @@ def load_video(
             needed and not installed.
     """
     path = Path(path)
-    sample_indices(1, 1.0, fps, max_frames)  # says what is wrong with the settings
+    try:
+        sample_indices(1, 1.0, fps, max_frames)  # says what is wrong with the settings
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     try:
         is_folder = path.is_dir()
     except (OSError, ValueError):
