@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from tiger_jax.data.visual_stream import POOLED_TOKENS
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import read_json
+from tiger_jax.weights import safetensors_io
 
 try:
     import safetensors.torch
@@ -106,9 +107,8 @@ class Router(nn.Module):
         """Write both files into a folder that exists."""
         text = json.dumps(dataclasses.asdict(self.options), indent=2)
         (Path(folder) / CONFIG_FILE).write_text(text + "\n")
-        weights = {name: value.float().contiguous() for name, value in self.state_dict().items()}
-        data = safetensors.torch.save(weights, {"format": "pt"})
-        (Path(folder) / WEIGHTS_FILE).write_bytes(data)
+        weights = {name: value.float().cpu().numpy() for name, value in self.state_dict().items()}
+        safetensors_io.write_small(Path(folder) / WEIGHTS_FILE, weights)
 
     def choose(self, scores: Float[Tensor, " R"]) -> Int[Tensor, " k"]:
         """The best rows, ascending; ties go to the lower row."""

@@ -25,7 +25,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 from flax import traverse_util
 from jaxtyping import Int
 
@@ -143,9 +142,7 @@ def write_head(folder: str | Path, head: HeadFolder, dtype: str = "bfloat16") ->
         tensors[DRAFT_IDS] = np.ascontiguousarray(head.draft_ids, np.int32)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    # By bytes: safetensors' own save_file makes a file that only its owner can read.
-    data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
-    (folder / WEIGHTS_FILE).write_bytes(data)
+    safetensors_io.write_small(folder / WEIGHTS_FILE, tensors)
     (folder / CONFIG_FILE).write_text(json.dumps(_fields(head), indent=2) + "\n", encoding="utf-8")
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 from flax import traverse_util
 
 from tiger_jax.errors import UserError
@@ -64,9 +63,7 @@ def write_router(folder: str | Path, config: RouterConfig, params: Mapping[str, 
         for path, value in traverse_util.flatten_dict(dict(params), sep=".").items()
         for name in [path.replace("kernel", "weight")]
     }
-    # By bytes: safetensors' own save_file makes a file that only its owner can read.
-    data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
-    (Path(folder) / WEIGHTS_FILE).write_bytes(data)
+    safetensors_io.write_small(Path(folder) / WEIGHTS_FILE, tensors)
 
 
 def _read_config(file: Path) -> RouterConfig:

@@ -9,12 +9,13 @@ the host. bfloat16 travels as ml_dtypes' type, byte for byte, never through floa
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import safetensors
+import safetensors.numpy
 
 from tiger_jax.errors import UserError
 
@@ -38,6 +39,14 @@ class TensorHeader:
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
+
+
+def write_small(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write a file of few tensors, whole from memory, in torch's own form.
+
+    By bytes: safetensors' save_file makes files that only their owner can read.
+    """
+    file.write_bytes(safetensors.numpy.save(dict(tensors), metadata={"format": "pt"}))
 
 
 def numpy_dtype(name: str) -> np.dtype:
