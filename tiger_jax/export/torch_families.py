@@ -77,6 +77,16 @@ class LlavaNextFamily:
             use_cache=False,
         ).last_hidden_state[0]  # fmt: skip
 
+    @staticmethod
+    def inputs(
+        folder: str | Path, config: LlavaNextConfig, text: str, images: list[Image.Image]
+    ) -> dict[str, Tensor]:
+        """transformers' own processor, but for the pictures its Pillow half."""
+        check_placeholders(text.count(IMAGE_TOKEN), len(images))
+        processor = transformers.AutoProcessor.from_pretrained(folder)
+        processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
+        return dict(processor(text=text, images=images or None, return_tensors="pt"))
+
 
 class Qwen3VLFamily:
     """transformers' Qwen3VLForConditionalGeneration; methods as LlavaNextFamily has them."""
@@ -137,6 +147,30 @@ class Qwen3VLFamily:
             deepstack_visual_embeds=deep, use_cache=False,
         ).last_hidden_state[0]  # fmt: skip
 
+    @staticmethod
+    def inputs(
+        folder: str | Path, config: Qwen3VLConfig, text: str, images: list[Image.Image]
+    ) -> dict[str, Tensor]:
+        """transformers' whole processor needs torchvision, for videos; its picture half does not."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        written = tokenizer(text)["input_ids"]
+        check_placeholders(written.count(config.image_token_id), len(images))
+        pictures, counts = {}, iter(())
+        if images:
+            cut = Qwen2VLImageProcessorPil.from_pretrained(folder)(images, return_tensors="pt")
+            pictures = {name: cut[name] for name in ("pixel_values", "image_grid_thw")}
+            square = config.vision.merge_size**2
+            counts = iter((cut["image_grid_thw"].prod(dim=1) // square).tolist())
+        ids: list[int] = []
+        for token in written:
+            ids += [token] * (next(counts) if token == config.image_token_id else 1)
+        tokens = torch.tensor([ids])
+        kinds = (tokens == config.image_token_id).int()
+        return {
+            "input_ids": tokens, "attention_mask": torch.ones_like(tokens),
+            "mm_token_type_ids": kinds, **pictures,
+        }  # fmt: skip
+
 
 FAMILIES = {LlavaNextConfig: LlavaNextFamily, Qwen3VLConfig: Qwen3VLFamily}
 
@@ -150,40 +184,4 @@ def torch_inputs(
     Raises:
         UserError: a picture without a placeholder, or one without a picture.
     """
-    return _INPUTS[type(config)](folder, config, text, list(images))
-
-
-def _llava_next_inputs(
-    folder: str | Path, config: LlavaNextConfig, text: str, images: list[Image.Image]
-) -> dict[str, Tensor]:
-    check_placeholders(text.count(IMAGE_TOKEN), len(images))
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    processor.image_processor = LlavaNextImageProcessorPil.from_pretrained(folder)
-    return dict(processor(text=text, images=images or None, return_tensors="pt"))
-
-
-def _qwen3_vl_inputs(
-    folder: str | Path, config: Qwen3VLConfig, text: str, images: list[Image.Image]
-) -> dict[str, Tensor]:
-    """transformers' whole processor needs torchvision for its videos; the picture half does not."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    written = tokenizer(text)["input_ids"]
-    check_placeholders(written.count(config.image_token_id), len(images))
-    pictures, counts = {}, iter(())
-    if images:
-        cut = Qwen2VLImageProcessorPil.from_pretrained(folder)(images, return_tensors="pt")
-        pictures = {name: cut[name] for name in ("pixel_values", "image_grid_thw")}
-        square = config.vision.merge_size**2
-        counts = iter((cut["image_grid_thw"].prod(dim=1) // square).tolist())
-    ids: list[int] = []
-    for token in written:
-        ids += [token] * (next(counts) if token == config.image_token_id else 1)
-    tokens = torch.tensor([ids])
-    kinds = (tokens == config.image_token_id).int()
-    return {
-        "input_ids": tokens, "attention_mask": torch.ones_like(tokens),
-        "mm_token_type_ids": kinds, **pictures,
-    }  # fmt: skip
-
-
-_INPUTS = {LlavaNextConfig: _llava_next_inputs, Qwen3VLConfig: _qwen3_vl_inputs}
+    return FAMILIES[type(config)].inputs(folder, config, text, list(images))
