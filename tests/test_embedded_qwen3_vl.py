@@ -1,26 +1,20 @@
 """The embedded Qwen3-VL pair: small enough, well trained on pictures and clips, lossless with both
 of its drafters, and equal to transformers."""
 
-import importlib.util
-from pathlib import Path
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.assets import TINY_QWEN3_VL
+from tests.weights.test_convert_scripts import script
 from tiger_jax import embedded
-from tiger_jax.data.batches import batch_prompts, make_prompt
+from tiger_jax.data.batches import make_prompt
 from tiger_jax.data.clips import make_clip
 from tiger_jax.data.examples import shown_in
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
-from tiger_jax.data.visual_stream import batch_streams
-from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.decoding.engine import Options
 from tiger_jax.pipeline import Pipeline
-from tiger_jax.routing.bank import make_stream
 
 PAIR = "tiny_qwen3_vl"
 RECORDS = 16
@@ -59,20 +53,15 @@ def prompts(full, asked):
 
 
 def answers(pipeline, prompts):
-    """In batches of eight of one shape."""
-    found = []
-    needs = getattr(pipeline.engine.drafter, "stream_needs", None)
-    for start in range(0, len(prompts), 8):
-        group = prompts[start : start + 8]
-        batch, stream = batch_prompts(group, pipeline.config, 384, 24), None
-        if needs is not None:
-            query, pooled = needs
-            rows = batch_streams(group, pipeline.config, pooled, query, 24, 384, 256)
-            stream = make_stream({k: jnp.asarray(v) for k, v in rows._asdict().items()})
-        arrays = prompt_arrays(batch, jnp.float32, stream)
-        options = [Options(max_new_tokens=NEW_TOKENS)] * len(group)
-        found += pipeline.engine.run(arrays, options).outputs
-    return found
+    """In batches of eight, as the command decodes them."""
+    options = [Options(max_new_tokens=NEW_TOKENS)] * 8
+    return [
+        output
+        for start in range(0, len(prompts), 8)
+        for output in pipeline.engine.run(
+            pipeline.arrays(prompts[start : start + 8]), options
+        ).outputs
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +107,8 @@ def test_the_tiger_drafter_routes_eight_tokens(tiger):
     assert (tiger.router.selector, tiger.router.routed_tokens) == ("tiger", 8)
 
 
-def test_transformers_gives_the_same_logits(tmp_path, capsys):
+def test_transformers_gives_the_same_logits(capsys):
     """The drafter's folder as it lies there, its own processor on both sides."""
-    path = Path(__file__).parents[1] / "convert" / "check_parity.py"
-    spec = importlib.util.spec_from_file_location("check_parity", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     folder = str(embedded.drafter("full", pair=PAIR))
-    assert script.main([folder, "--prompt", "Describe the picture."]) == 0
+    assert script("check_parity").main([folder, "--prompt", "Describe the picture."]) == 0
     assert "equal within 5e-06" in capsys.readouterr().out
