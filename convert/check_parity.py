@@ -28,7 +28,8 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.decoding.drafters.protocol import prompt_arrays
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import LlavaNextConfig, ModelConfig, read_config
+from tiger_jax.models.config import LlavaNextConfig, ModelConfig
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.frames import Frames, Tiles
 from tiger_jax.models.interface import build_model
 from tiger_jax.weights.load import load_params

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from tiger_jax import decode
 from tiger_jax.data.scene_folder import write_tiny_folder
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.weights.export import save_hf_folder
 

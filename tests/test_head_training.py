@@ -23,7 +23,7 @@ from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scenes import HELD_OUT, make_scene
 from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.pipeline import Pipeline
 from tiger_jax.weights.head_io import WEIGHTS_FILE, read_head, write_head

@@ -17,7 +17,13 @@ BELOW = {
     "training": {"decoding", "routing", "models", "ops", "sharding", "weights", "data.packing"},
     # Packing is numpy: both the host's batches and training's own layouts are made with it.
     # data needs the sizes of a model and the geometry of its tiles: numbers, no jax.
-    "data": {"models.config", "models.image_geometry", "models.frame_geometry", "models.frames"},
+    "data": {
+        "models.config",
+        "models.config_reader",
+        "models.image_geometry",
+        "models.frame_geometry",
+        "models.frames",
+    },
     "testing": {"models", "ops"},
 }
 EVERYWHERE = {"errors", "__version__"}

@@ -19,7 +19,7 @@ from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.data.scenes import HELD_OUT
 from tiger_jax.decoding.engine import Options
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.pipeline import Pipeline
 from tiger_jax.testing.tiny import lively_params

@@ -12,7 +12,8 @@ from jax.typing import DTypeLike
 from tiger_jax.data.processor import Processor
 from tiger_jax.decoding.engine import Engine
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import ModelConfig, read_config
+from tiger_jax.models.config import ModelConfig
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.pipeline import Pipeline
 from tiger_jax.sharding import mesh as meshes

@@ -42,7 +42,7 @@ from tiger_jax.dry_run.cards import card_of
 from tiger_jax.dry_run.training import report_training
 from tiger_jax.errors import UserError
 from tiger_jax.frozen_verifier import verifier_folder
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.objectives import Objective
 from tiger_jax.sharding import mesh as meshes

@@ -16,7 +16,7 @@ from tiger_jax.data.scene_tokenizer import (
 )
 from tiger_jax.data.scenes import make_pair_question, make_scene
 from tiger_jax.embedded import ASSETS
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 
 PAIRS = ("tiny_llava", "tiny_qwen3_vl")
 VISUAL = "<|vision_start|><|{}_pad|><|vision_end|>"

@@ -13,7 +13,7 @@ from tiger_jax.dry_run import abstract_batches as batches
 from tiger_jax.dry_run.abstract_batches import Longest
 from tiger_jax.dry_run.pictures import largest_picture
 from tiger_jax.dry_run.published import model_config
-from tiger_jax.models.config import make_config
+from tiger_jax.models.config_reader import make_config
 from tiger_jax.models.frames import Frames, arrays_of
 from tiger_jax.models.published import NAMES, PAIRS
 from tiger_jax.routing.bank import make_stream

@@ -33,7 +33,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.export import torch_tiger
 from tiger_jax.export.torch_router import CONFIG_FILE, WEIGHTS_FILE
 from tiger_jax.export.torch_tiger import TorchTiger, torch_inputs
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.frame_geometry import token_places
 from tiger_jax.models.interface import VisionLanguageModel, build_model
 from tiger_jax.ops.sampling import SamplingMode

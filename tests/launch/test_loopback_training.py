@@ -15,7 +15,7 @@ import pytest
 from two_processes import start
 
 from tests.small_folder import write_small_folder
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.testing.tiny import lively_params
 from tiger_jax.weights.export import save_hf_folder

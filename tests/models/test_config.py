@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import llava_next_config, read_config
+from tiger_jax.models.config_reader import llava_next_config, read_config
 
 # config.json of llava-hf/llava-v1.6-vicuna-7b-hf leaves out what Llama-7B has by default.
 VICUNA = {

@@ -7,7 +7,7 @@ import pytest
 
 from tiger_jax.errors import UserError
 from tiger_jax.models import image_geometry as geometry
-from tiger_jax.models.config import llava_next_config
+from tiger_jax.models.config_reader import llava_next_config
 
 LLAVA = llava_next_config({"vision_config": {"image_size": 336, "patch_size": 14}})
 TINY = llava_next_config(

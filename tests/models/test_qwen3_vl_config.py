@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import make_config
+from tiger_jax.models.config_reader import make_config
 from tiger_jax.models.published import published_config
 
 TEXT, VISION = "text_config", "vision_config"

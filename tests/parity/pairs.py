@@ -20,7 +20,8 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
 )
 
 from tiger_jax.data.processor import Processor
-from tiger_jax.models.config import LlavaNextConfig, read_config
+from tiger_jax.models.config import LlavaNextConfig
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import Params, VisionLanguageModel, build_model
 from tiger_jax.weights.load import load_params
 

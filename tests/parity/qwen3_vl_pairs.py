@@ -17,7 +17,8 @@ import torch
 import transformers
 
 from tests.parity.pairs import make_lively
-from tiger_jax.models.config import Qwen3VLConfig, read_config
+from tiger_jax.models.config import Qwen3VLConfig
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.frame_geometry import (
     IMAGE_KIND,
     TEXT_KIND,

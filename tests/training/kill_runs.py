@@ -20,7 +20,7 @@ import jax
 
 from tests.small_folder import write_small_folder
 from tests.training.kill_driver import start
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.training.metric_log import read_curve
 from tiger_jax.training.run_folder import export_params

@@ -14,7 +14,7 @@ from flax import traverse_util
 import tiger_jax
 from tiger_jax.data.scene_folder import write_tiny_folder
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import build_model
 from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.training import run_facts, run_folder

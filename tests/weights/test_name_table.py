@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tiger_jax.errors import UserError
-from tiger_jax.models import config as model_config
-from tiger_jax.models import interface
+from tiger_jax.models import config_reader, interface
 from tiger_jax.weights.llava_next_names import LAYOUTS, LLAVA_NEXT, detect_layout
 from tiger_jax.weights.name_table import (
     Entry,
@@ -41,7 +40,7 @@ def golden_shapes(size: str) -> dict[str, tuple[int, ...]]:
 def test_public_checkpoints_map_one_to_one(size):
     shapes = golden_shapes(size)
     count, parameters = PUBLIC[size]
-    config = model_config.llava_next_config(golden(size)["config"])
+    config = config_reader.llava_next_config(golden(size)["config"])
     entries = LLAVA_NEXT.entries(interface.build_model(config).abstract_params())
     assert len(shapes) == count
     assert sum(math.prod(shape) for shape in shapes.values()) == parameters

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tiger_jax.errors import UserError
-from tiger_jax.models import config as model_config
+from tiger_jax.models import config_reader
 from tiger_jax.weights import original_config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -47,7 +47,7 @@ def write(folder, **changes):
 
 def test_the_public_file_describes_the_hf_model(tmp_path):
     hf = json.loads((GOLDEN / "llava_v1.6_vicuna_7b.json").read_text())["config"]
-    expected = model_config.llava_next_config(hf)
+    expected = config_reader.llava_next_config(hf)
     ours = original_config.read_config(write(tmp_path), pinpoint_order="hw")
     assert ours == expected
     assert (ours.text.vocab_size, ours.image_token_id) == (32064, 32000)
@@ -98,6 +98,6 @@ def test_other_models_are_refused_by_name(tmp_path, change, message):
 
 
 def test_hf_folders_read_as_before(tmp_path, layout_a):
-    assert original_config.read_config(layout_a) == model_config.read_config(layout_a)
+    assert original_config.read_config(layout_a) == config_reader.read_config(layout_a)
     with pytest.raises(UserError):
         original_config.read_config(tmp_path / "absent")

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from tiger_jax.models import interface
-from tiger_jax.models.config import make_config
+from tiger_jax.models.config_reader import make_config
 from tiger_jax.testing.qwen3_vl_configs import published_config, tiny_config_json
 from tiger_jax.weights.families import family_of
 from tiger_jax.weights.qwen3_vl_names import LAYOUTS, detect_layout, qwen3_vl_table

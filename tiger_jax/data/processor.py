@@ -17,13 +17,8 @@ from PIL import Image
 from tiger_jax.data.videos import PUBLISHED_SAMPLING, Video, VideoSampling
 from tiger_jax.data.visual import Visual
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import (
-    LlavaNextConfig,
-    ModelConfig,
-    Qwen3VLConfig,
-    read_config,
-    read_json,
-)
+from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig
+from tiger_jax.models.config_reader import read_config, read_json
 from tiger_jax.models.frames import Tiles
 
 VIDEO_PROMPTS = ("v5", "4.57")

@@ -16,7 +16,7 @@ from tiger_jax.decoding import prefill
 from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
 from tiger_jax.decoding.engine import CAPACITY_STEP, STOP_IDS
 from tiger_jax.decoding.state import DecodeState, Limits
-from tiger_jax.models.config import make_config
+from tiger_jax.models.config_reader import make_config
 from tiger_jax.models.interface import Params, VisionLanguageModel, build_model
 from tiger_jax.models.published import published_config
 from tiger_jax.ops.sampling import Sampling, SamplingMode

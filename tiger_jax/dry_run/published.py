@@ -9,7 +9,8 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import ModelConfig, make_config, read_config
+from tiger_jax.models.config import ModelConfig
+from tiger_jax.models.config_reader import make_config, read_config
 from tiger_jax.models.interface import VisionLanguageModel
 from tiger_jax.models.published import NAMES, published_config
 from tiger_jax.sharding import rules

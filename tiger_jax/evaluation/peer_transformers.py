@@ -12,7 +12,7 @@ from PIL import Image
 
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation.speed import Timing
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 
 try:
     import torch

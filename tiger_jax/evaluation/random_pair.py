@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiger_jax.data import scene_folder
-from tiger_jax.models.config import read_config
+from tiger_jax.models.config_reader import read_config
 from tiger_jax.models.interface import Params, build_model
 from tiger_jax.weights.export import save_hf_folder
 

@@ -151,7 +151,7 @@ class Qwen3VLFamily:
     def inputs(
         folder: str | Path, config: Qwen3VLConfig, text: str, images: list[Image.Image]
     ) -> dict[str, Tensor]:
-        """transformers' whole processor needs torchvision, for videos; its picture half does not."""
+        """transformers' whole processor needs torchvision, for videos; the picture half not."""
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         written = tokenizer(text)["input_ids"]
         check_placeholders(written.count(config.image_token_id), len(images))

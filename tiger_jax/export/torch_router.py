@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from tiger_jax.data.visual_stream import POOLED_TOKENS
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_json
+from tiger_jax.models.config_reader import read_json
 from tiger_jax.weights import safetensors_io
 
 try:

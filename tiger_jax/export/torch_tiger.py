@@ -42,7 +42,8 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.visual_stream import FIRST_POOLED, stream_inputs
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import ModelConfig, read_config
+from tiger_jax.models.config import ModelConfig
+from tiger_jax.models.config_reader import read_config
 
 try:
     import torch

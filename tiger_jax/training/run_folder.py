@@ -13,7 +13,7 @@ import numpy as np
 from flax import traverse_util
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_config, read_json
+from tiger_jax.models.config_reader import read_config, read_json
 from tiger_jax.models.interface import build_model
 from tiger_jax.sharding import processes
 from tiger_jax.training.checkpoint import CHECKPOINTS, check_writable

@@ -10,7 +10,7 @@ import numpy as np
 from flax import traverse_util
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_json
+from tiger_jax.models.config_reader import read_json
 from tiger_jax.weights import original_config, router_io, safetensors_io
 from tiger_jax.weights.families import Family, family_of
 from tiger_jax.weights.name_table import Entry, natural_order

@@ -29,7 +29,7 @@ from flax import traverse_util
 from jaxtyping import Int
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_json
+from tiger_jax.models.config_reader import read_json
 from tiger_jax.models.head import DraftHead, HeadConfig
 from tiger_jax.routing.head_router import check_routing, init_head_router
 from tiger_jax.routing.router import RouterConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_json
+from tiger_jax.models.config_reader import read_json
 from tiger_jax.weights import safetensors_io
 from tiger_jax.weights.families import Family
 from tiger_jax.weights.name_table import Entry, StoredTensor, find_faults

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tiger_jax.errors import UserError
-from tiger_jax.models import config as model_config
+from tiger_jax.models import config_reader
+from tiger_jax.models.config import ModelConfig
 
 Json = dict[str, Any]
 
@@ -64,20 +65,20 @@ def is_original(raw: Json) -> bool:
 def read_raw_config(folder: str | Path, *, pinpoint_order: str = "wh") -> Json:
     """A folder's config.json as a Hugging Face dictionary, translated if it is an original one."""
     path = Path(folder) / "config.json"
-    raw = model_config.read_json(path)
+    raw = config_reader.read_json(path)
     return original_to_hf(raw, path, pinpoint_order=pinpoint_order) if is_original(raw) else raw
 
 
-def read_config(folder: str | Path, *, pinpoint_order: str = "wh") -> model_config.ModelConfig:
-    """As models.config.read_config, for original folders too. Raises UserError likewise."""
+def read_config(folder: str | Path, *, pinpoint_order: str = "wh") -> ModelConfig:
+    """As models.config_reader.read_config, for original folders too. Raises UserError likewise."""
     path = Path(folder) / "config.json"
-    if path.exists() and is_original(model_config.read_json(path)):
+    if path.exists() and is_original(config_reader.read_json(path)):
         raw = read_raw_config(folder, pinpoint_order=pinpoint_order)
         generation = path.with_name("generation_config.json")
-        return model_config.llava_next_config(
-            raw, model_config.read_json(generation) if generation.exists() else None
+        return config_reader.llava_next_config(
+            raw, config_reader.read_json(generation) if generation.exists() else None
         )
-    return model_config.read_config(folder)
+    return config_reader.read_config(folder)
 
 
 def original_to_hf(raw: Json, path: Path, *, pinpoint_order: str = "wh") -> Json:
@@ -159,7 +160,7 @@ def _vision_config(raw: Json, path: Path) -> Json:
         return _CLIP_L_336
     folder = path.parent / name
     if (folder / "config.json").exists():
-        tower = model_config.read_json(folder / "config.json")
+        tower = config_reader.read_json(folder / "config.json")
         return tower.get("vision_config", tower)
     raise UserError(
         f"{path}: mm_vision_tower: expected {_CLIP_L_336_NAME} or a folder, got {name!r}"

@@ -35,7 +35,8 @@ import numpy as np
 from jaxtyping import Int
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import TextConfig, read_json
+from tiger_jax.models.config import TextConfig
+from tiger_jax.models.config_reader import read_json
 from tiger_jax.models.head import DraftHead, HeadConfig
 from tiger_jax.weights import safetensors_io
 from tiger_jax.weights.head_io import HeadFolder, Params, read_integers, read_tensors, stored_tensor

@@ -18,7 +18,7 @@ import numpy as np
 from flax import traverse_util
 
 from tiger_jax.errors import UserError
-from tiger_jax.models.config import read_json
+from tiger_jax.models.config_reader import read_json
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.weights import safetensors_io
 
