@@ -3,12 +3,18 @@
     python -m tiger_jax.evaluate --config configs/eval/scenes.py
     python -m tiger_jax.evaluate --config configs/eval/scenes.py --config.scenes=50 \\
         --config.verifier=DIR --config.drafter=DIR --config.report=scenes.json
-    python -m tiger_jax.evaluate --config configs/eval/selectors.py --config.report=selectors.json
-    python -m tiger_jax.evaluate --config configs/eval/k_sweep.py --config.plot=k.png
+    python -m tiger_jax.evaluate --config configs/exact/selectors.py --config.report=selectors.json
+    python -m tiger_jax.evaluate --config configs/exact/k_sweep.py --config.plot=k.png
 
 configs/eval/
     scenes.py             answers, acceptance and speed of one pair
-    drafters.py           any drafters, compared exactly on the verifier's own answers; of these:
+    curves.py             training curves of runs
+    routes.py             one answer: the patches that each round routed
+    routing_cost.py       time and memory of routed against full drafting
+    peer_transformers.py  speed beside transformers
+    head_compile.py       what GPUs would do with heads at real sizes, compiled without one
+configs/exact/            drafters compared exactly on the verifier's own answers
+    drafters.py           any drafters; of these:
     heads.py              draft heads: chains, trees, batches, speed
     k_sweep.py            routed tokens: 4, 8, 16, 32, all of them
     selectors.py          what chooses the visual tokens
@@ -16,11 +22,6 @@ configs/eval/
     ablation.py           without routing, without alignment, without distillation
     temperature.py        T = 0, 0.5, 0.7, 1
     batch.py              decoding at batch 1, 8, 16
-    curves.py             training curves of runs
-    routes.py             one answer: the patches that each round routed
-    routing_cost.py       time and memory of routed against full drafting
-    peer_transformers.py  speed beside transformers
-    head_compile.py       what GPUs would do with heads at real sizes, compiled without one
 
 The config file says what is measured; each of its fields can be set on the command line as
 --config.FIELD=VALUE. Tables go to stdout, progress to stderr, everything to --config.report=FILE.

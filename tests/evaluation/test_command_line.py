@@ -120,7 +120,7 @@ def test_a_pair_is_named_behind_the_file_or_as_a_field(line):
 )
 def test_a_pair_has_its_own_runs_questions_and_clips(name):
     default, qwen = (
-        command_line.parse(["--config", f"configs/eval/{name}.py", *pair])
+        command_line.parse(["--config", f"configs/exact/{name}.py", *pair])
         for pair in ([], ["--config.pair=tiny_qwen3_vl"])
     )
     assert (default.runs, default.cache_dir, default.clips) == ("runs", "runs/teacher", 0)

@@ -24,7 +24,9 @@ from tiger_jax.pipeline import Pipeline
 from tiger_jax.routing.router import RouterConfig, init_router
 from tiger_jax.weights.router_io import write_router
 
-CONFIGS = sorted(Path("configs/eval").glob("*.py"))
+CONFIGS = sorted(
+    path for folder in ("eval", "exact") for path in Path("configs", folder).glob("*.py")
+)
 WIDTH = 128
 COSTS = Costs(plain_step=1.0, draft=0.5, round=1.6, draft_length=5)
 
@@ -224,7 +226,7 @@ def test_the_verifiers_law_is_that_of_decoding(sampled):
 
 
 def test_a_missing_folder_is_one_line_before_any_work(tmp_path, capsys):
-    line = ["--config", "configs/eval/objectives.py", f"--config.runs={tmp_path}",
+    line = ["--config", "configs/exact/objectives.py", f"--config.runs={tmp_path}",
             f"--config.cache_dir={tmp_path / 'teacher'}"]  # fmt: skip
     assert evaluate.main(line) == 2
     err = capsys.readouterr().err
@@ -283,7 +285,7 @@ def test_wrong_variants(wanted, message):
         variants.find(wanted, (), "runs")
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_config_is_one_that_can_run(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)

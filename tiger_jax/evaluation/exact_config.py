@@ -1,4 +1,4 @@
-"""Fields that all comparisons of drafters share; configs/eval/*.py say what differs."""
+"""Fields that all comparisons of drafters share; configs/exact/*.py say what differs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

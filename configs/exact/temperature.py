@@ -1,9 +1,9 @@
 """Acceptance by temperature: 0, 0.5, 0.7 and 1.
 
-    python -m tiger_jax.evaluate --config configs/eval/temperature.py
+    python -m tiger_jax.evaluate --config configs/exact/temperature.py
 
 `full, distilled` sees all visual tokens and was distilled for as many steps, not aligned
-(configs/eval/ablation.py has the commands); it is left out where there is no such run.
+(configs/exact/ablation.py has the commands); it is left out where there is no such run.
 """
 
 import ml_collections

@@ -1,7 +1,7 @@
 """The paper's ablation: TIGER without routing, without alignment, without distillation.
 
-    python -m tiger_jax.evaluate --config configs/eval/ablation.py
-    python -m tiger_jax.evaluate --config configs/eval/ablation.py --config.decode=True
+    python -m tiger_jax.evaluate --config configs/exact/ablation.py
+    python -m tiger_jax.evaluate --config configs/exact/ablation.py --config.decode=True
 
 The others are training runs, RUNS/NAME/export. Without routing means a drafter that sees all visual
 tokens and was trained for as many steps; it is there distilled (kd_full) and aligned too

@@ -1,6 +1,6 @@
 """Draft heads beside the small drafter: acceptance exactly, chains and trees decoded, speed.
 
-    python -m tiger_jax.evaluate --config configs/eval/heads.py --config.report=heads.json
+    python -m tiger_jax.evaluate --config configs/exact/heads.py --config.report=heads.json
 
 Heads come from runs of configs/head.py (RUNS/heads/NAME/export), as many steps each, and are left
 out where there is no such run (the package's own five: --config.more="('embedded:tiger_head',)"):

@@ -1,6 +1,6 @@
 """Objectives of acceptance alignment against a control of as many further distillation steps.
 
-    python -m tiger_jax.evaluate --config configs/eval/objectives.py
+    python -m tiger_jax.evaluate --config configs/exact/objectives.py
 
 All start from the run `kd` (runs/kd) and take 300 steps, RUNS/NAME/export:
 

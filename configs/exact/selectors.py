@@ -1,7 +1,7 @@
 """What chooses the k visual tokens: the router, or something in its place.
 
-    python -m tiger_jax.evaluate --config configs/eval/selectors.py
-    python -m tiger_jax.evaluate --config configs/eval/selectors.py --config.skip_missing=True
+    python -m tiger_jax.evaluate --config configs/exact/selectors.py
+    python -m tiger_jax.evaluate --config configs/exact/selectors.py --config.skip_missing=True
 
 Each trained row is its own run of 200 steps from the full-visual drafter, RUNS/short/NAME/export:
 

@@ -1,10 +1,10 @@
 """Speed at batch 1, 8 and 16, against plain decoding of the same verifier at the same batch.
 
-    python -m tiger_jax.evaluate --config configs/eval/batch.py
+    python -m tiger_jax.evaluate --config configs/exact/batch.py
 
 Every setting is decoded for real, on `decode_scenes` pictures: a quiet machine is needed.
 `full, distilled` sees all visual tokens and was distilled for as many steps, not aligned
-(configs/eval/ablation.py has the commands); it is left out where there is no such run.
+(configs/exact/ablation.py has the commands); it is left out where there is no such run.
 """
 
 import ml_collections

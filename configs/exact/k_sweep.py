@@ -1,14 +1,14 @@
 """A by the number of routed tokens k: 4, 8, 16, 32 and all.
 
-    python -m tiger_jax.evaluate --config configs/eval/k_sweep.py --config.plot=k.png
+    python -m tiger_jax.evaluate --config configs/exact/k_sweep.py --config.plot=k.png
 
 Mismatched: the embedded drafter, trained with k = 8, runs with every k. Matched: drafters that were
-trained with the k they run with, 200 steps each (configs/eval/selectors.py has the commands, with
+trained with the k they run with, 200 steps each (configs/exact/selectors.py has the commands, with
 --config.router.routed_tokens=4, 16 or 32); they are left out where there is no such run. The
 report's `trained_k` tells them apart.
 
 `full, distilled` sees all visual tokens and was distilled for as many steps as the
-embedded drafter (configs/eval/ablation.py has the commands); the plot's dashed line is its A.
+embedded drafter (configs/exact/ablation.py has the commands); the plot's dashed line is its A.
 """
 
 import ml_collections
