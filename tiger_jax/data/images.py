@@ -1,37 +1,82 @@
 """Opens a picture file as upright 8-bit RGB, or says in one line why that file cannot be used."""
 
+import io
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tiger_jax.errors import UserError
 
+Compat = Literal["lmms"]
+"""Another program's way with pictures: "lmms" is lmms-eval's, LLaVA's and VLMEvalKit's."""
+_DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+"""What Pillow raises for damaged files; in a tag of EXIF it may be any kind."""
 
-def load_image(path: str | os.PathLike) -> Image.Image:
+
+def load_image(path: str | os.PathLike, compat: Compat | None = None) -> Image.Image:
     """The picture at `path` as upright RGB: first frame, EXIF turned, alpha laid over white.
 
     Rotation happens here and only here, so `.size` of the result is the size that geometry may use.
+
+    Args:
+        compat: as in `decode_image`.
 
     Raises:
         UserError: nothing there, a folder, not a picture, damaged, or over Pillow's pixel limit.
     """
     path = Path(path)
     check_file(path, "an image file")
+    return _decode(path, str(path), compat, lambda: first_bytes(path))
+
+
+def decode_image(data: bytes, name: str, compat: Compat | None = None) -> Image.Image:
+    """An encoded picture as upright RGB, as `load_image` gives it.
+
+    The format is found by the first bytes. No side is too short here: what a model cannot take, its
+    processor refuses.
+
+    Args:
+        name: what error lines call it.
+        compat: "lmms" for runs that must agree with others': only `.convert("RGB")`, which leaves
+            EXIF alone and shows the colours that transparency hides.
+
+    Raises:
+        UserError: not a picture, damaged, or over Pillow's pixel limit.
+    """
+    return _decode(io.BytesIO(data), name, compat, lambda: _start(data))
+
+
+def _decode(
+    source: Path | io.BytesIO, name: str, compat: Compat | None, start: Callable[[], str]
+) -> Image.Image:
+    if compat not in (None, "lmms"):
+        raise UserError(f"compat: expected None or 'lmms', got {compat!r}")
     try:
-        with Image.open(path) as image:
+        with Image.open(source) as image:
             _check_pixels(image)
-            return to_rgb(ImageOps.exif_transpose(image))
+            return image.convert("RGB") if compat else to_rgb(_upright(image))
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{name}: {error}") from None
     except UnidentifiedImageError:
-        raise UserError(f"{path}: expected an image, got {first_bytes(path)}") from None
+        raise UserError(f"{name}: expected an image, got {start()}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UserError(f"{path}: image too large ({error})") from None
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
-        raise UserError(f"{path}: damaged image ({error})") from None
+        raise UserError(f"{name}: image too large ({error})") from None
+    except _DAMAGED as error:
+        raise UserError(f"{name}: damaged image ({error})") from None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The picture as EXIF turns it; with EXIF that cannot be read, as it lies."""
+    image.load()  # a damaged picture must not pass for damaged EXIF
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # parsers of tags raise many kinds, and no tag is worth a picture
+        return image
 
 
 def check_file(path: Path, expected: str) -> None:
@@ -47,8 +92,11 @@ def check_file(path: Path, expected: str) -> None:
 def first_bytes(path: Path) -> str:
     """How a file that is not what it should be starts, for an error line."""
     with path.open("rb") as file:
-        start = file.read(16)
-    return f"a file that starts with {start!r}" if start else "an empty file"
+        return _start(file.read(16))
+
+
+def _start(data: bytes) -> str:
+    return f"a file that starts with {data[:16]!r}" if data else "an empty file"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
