@@ -114,9 +114,7 @@ class PromptFilter:
 
     def reason_to_drop(self, example: Example) -> str | None:
         """The first of text_only, too_short, too_long, yes_no that holds; None keeps it."""
-        question = self.question(example.prompt)
-        asked = question if self.count_words_of == "question" else example.prompt
-        words = len(_without_marks(asked).split())
+        question, words = self.question(example.prompt), self.words(example)
         if self.drop_text_only and not (example.images or example.videos):
             return "text_only"
         if words < self.min_words:
@@ -124,6 +122,12 @@ class PromptFilter:
         if words > self.max_words:
             return "too_long"
         return "yes_no" if self.drop_yes_no and self._is_short_yes_no(question) else None
+
+    def words(self, example: Example) -> int:
+        """Words that are counted: those of `count_words_of`."""
+        prompt = example.prompt
+        asked = self.question(prompt) if self.count_words_of == "question" else prompt
+        return len(_without_marks(asked).split())
 
     def tag(self, example: Example) -> str:
         """One tag; a source counts up to its first "/", in any case."""

@@ -1,0 +1,97 @@
+"""Which records of a source a pool takes: every record read once, only what is needed kept.
+
+A record's rank is a hash of the seed and its uid: sorting by it is a seeded shuffle that no order of
+files, no number of workers and no neighbour can change. A pool takes the first ranks whose pictures
+can be used, so a smaller pool of the same seed is a part of a larger one.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tiger_jax.data.pool_rules import RULES, PoolRules, picture_name
+from tiger_jax.data.public.record import Fault, PublicRecord
+
+RANK_BYTES = 16
+SAME_PICTURE = "same_picture"
+MISSING = "missing image"
+Item = PublicRecord | Fault
+
+
+def rank(seed: int, uid: str) -> bytes:
+    """The place of a record in the seed's order; equal only for equal uids."""
+    return hashlib.sha256(f"{seed}/{uid}".encode()).digest()[:RANK_BYTES]
+
+
+@dataclass
+class Selection:
+    """What one pass over a source found. 16 bytes are kept of each candidate, not the record."""
+
+    ranks: list[bytes] = field(default_factory=list)
+    """Of the candidates, in the seed's order."""
+    read: int = 0
+    """Records, without faults."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """By rule."""
+    leaks: Counter[str] = field(default_factory=Counter)
+    """Of the rule evaluation_picture, by evaluation data set."""
+    faults: list[Fault] = field(default_factory=list)
+    """Records that cannot be used: those of the reader, and missing pictures of candidates."""
+
+    missing: int = 0
+    """Of the faults: candidates without their picture. The other faulty records were not read."""
+
+    def steps(self) -> list[dict]:
+        """[{rule, before, after}] in the order in which records are left out."""
+        steps, before = [], self.read
+        counts = self.dropped | {MISSING: self.missing}
+        for name in (*(rule for rule in RULES if rule != SAME_PICTURE), MISSING, SAME_PICTURE):
+            steps.append({"rule": name, "before": before, "after": before - counts.get(name, 0)})
+            before = steps[-1]["after"]
+        return steps
+
+
+def select(
+    items: Iterable[Item], rules: PoolRules, seed: int,
+    exists: Callable[[PublicRecord], Fault | None], watch: Callable[[int], None] = lambda read: None,
+) -> Selection:  # fmt: skip
+    """Read a source once and rank what its rules keep.
+
+    Args:
+        exists: the fault of a record with a missing picture; nothing is decoded.
+        watch: called with the number of records read so far.
+    """
+    found = Selection()
+    best: dict[str, bytes] = {}
+    for item in items:
+        if isinstance(item, Fault):
+            found.faults.append(item)
+            continue
+        found.read += 1
+        watch(found.read)
+        if reason := rules.reason_to_drop(item):
+            found.dropped[reason] += 1
+            if leak := rules.leaks_from(item) if reason == "evaluation_picture" else None:
+                found.leaks[leak] += 1
+        elif fault := exists(item):
+            found.faults.append(fault)
+            found.missing += 1
+        elif rules.source.one_per_picture:
+            _keep_first(best, item, rank(seed, item.uid), found)
+        else:
+            found.ranks.append(rank(seed, item.uid))
+    found.ranks += best.values()
+    found.ranks.sort()
+    return found
+
+
+def _keep_first(
+    best: dict[str, bytes], record: PublicRecord, own: bytes, found: Selection
+) -> None:
+    """Of the questions about a picture the one of the lowest rank."""
+    name = picture_name(record) or record.images[0].sha256() if record.images else record.uid
+    if name in best:
+        found.dropped[SAME_PICTURE] += 1
+    best[name] = min(best.get(name, own), own)
+
