@@ -25,7 +25,7 @@ def scienceqa_option(text: str, n_choices: int, style: str = "llava") -> str | N
     Raises:
         UserError: another style.
     """
-    _check_style(style, "scienceqa")
+    _check_style("scienceqa", style, "llava")
     text = text.strip()
     letter = _scienceqa_llava(text) if style == "llava" else _letter_with_dot(text)
     return letter if letter is not None and letter in ascii_uppercase[:n_choices] else None
@@ -72,7 +72,7 @@ def _only_text(text: str, choices: Sequence[str]) -> str | None:
     if len(text) > 2 * sum(map(len, choices)):
         return None
     found = [letter for letter, choice in zip(ascii_uppercase, choices, strict=False)
-             if choice in text]  # fmt: skip
+             if choice and choice in text]  # fmt: skip
     return found[0] if len(found) == 1 else None
 
 
@@ -100,10 +100,9 @@ def video_mme_option(text: str, style: str = "official") -> str | None:
     Raises:
         UserError: another style.
     """
+    _check_style("video_mme", style, "official")
     if style == "lmms":
         return _ranked_option(text, "ABCD")
-    if style != "official":
-        raise UserError(f"video_mme style: expected official or lmms, got {style!r}")
     for prefix in _VIDEO_MME_PREFIXES:
         text = text.replace(prefix, "")
     found = re.search("[ABCDE]", text)
@@ -152,6 +151,7 @@ def muirbench_option(
     Raises:
         UserError: another style, or `compat` with "lmms", which does not guess.
     """
+    _check_style("muirbench", style, "official")
     letters = ascii_uppercase[: len(choices)]
     if style == "lmms":
         if compat is not None:
@@ -159,8 +159,6 @@ def muirbench_option(
         found = _MUIRBENCH_START.match(text)
         letter = found[1] if found else text.strip()
         return letter if len(letter) == 1 and letter in letters else None
-    if style != "official":
-        raise UserError(f"muirbench style: expected official or lmms, got {style!r}")
     letter = _last_mentioned(text, choices)
     return compat.choice(letters) if letter is None and compat is not None else letter
 
@@ -175,12 +173,12 @@ def _last_mentioned(text: str, choices: Sequence[str]) -> str | None:
         places = {letter: text.rfind(f" {letter} ") for letter in letters}
     if max(places.values(), default=-1) < 0 and len(text.split()) > 5:
         lower = text.lower()
-        places = {letter: lower.rfind(choice.lower())
-                  for letter, choice in zip(letters, choices, strict=True)}  # fmt: skip
+        places = {letter: lower.rfind(choice.lower()) if choice else -1
+                  for letter, choice in zip(letters, choices, strict=False)}  # fmt: skip
     letter, place = max(places.items(), key=lambda pair: pair[1], default=("", -1))
     return letter if place >= 0 else None
 
 
-def _check_style(style: str, name: str) -> None:
-    if style not in {"llava", "lmms"}:
-        raise UserError(f"{name} style: expected llava or lmms, got {style!r}")
+def _check_style(name: str, style: str, first: str) -> None:
+    if style not in {first, "lmms"}:
+        raise UserError(f"{name} style: expected {first} or lmms, got {style!r}")
