@@ -71,6 +71,15 @@ def columns_of(shard: Path) -> tuple[str, ...]:
         return tuple(file.schema_arrow.names)
 
 
+def count_rows(shards: Sequence[Path]) -> int:
+    """Rows of all shards, by what they say of themselves. Raises UserError if one is damaged."""
+    pyarrow, total = _pyarrow(), 0
+    for shard in shards:
+        with _opened(pyarrow, shard) as file:
+            total += file.metadata.num_rows
+    return total
+
+
 class ParquetRows(Iterator[Row]):
     """The rows of shards one after the other; `place` is where a later reader can go on.
 
