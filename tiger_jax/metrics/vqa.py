@@ -77,7 +77,7 @@ def vqa_accuracy(prediction: str, golds: Sequence[str]) -> float:
     """Mean over golds i of min(1, matches among the other golds / 3): 0 .. 1.
 
     With m of ten golds equal to the prediction it is 0, .3, .6, .9, 1 for m = 0, 1, 2, 3, 4 and
-    more; the shorter min(m / 3, 1) is another metric.
+    more; the shorter min(m / 3, 1) is another metric. Fewer than four golds cannot reach 1.
 
     Raises:
         UserError: no golds.
