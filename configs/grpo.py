@@ -3,7 +3,7 @@
     python -m tiger_jax.train --config configs/grpo.py
     python -m tiger_jax.train --config configs/grpo.py:llava_next \\
         --config.verifier=llava-v1.6-vicuna-13b-hf --config.model=llava-v1.6-vicuna-7b-hf \\
-        --config.examples="('my/questions.jsonl',)"
+        --config.examples="('pools/grpo',)"
 
 It starts where configs/kd.py ended. For the paper's pairs objective and numbers are the paper's;
 the embedded pair uses `expected_acceptance`, which measured best (docs/results.md). Another one:

@@ -3,7 +3,7 @@
     python -m tiger_jax.train --config configs/kd.py
     python -m tiger_jax.train --config configs/kd.py:llava_next \\
         --config.verifier=llava-v1.6-vicuna-13b-hf --config.model=llava-v1.6-vicuna-7b-hf \\
-        --config.examples="('my/questions.jsonl',)"
+        --config.examples="('pools/kd',)"
 
 The verifier first answers every prompt; its answers stay in cache_dir. Without a pair's name: the
 embedded pair on scenes. The result is a Hugging Face folder with the router beside it,
@@ -29,12 +29,13 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "export_to": "",  # "" = run_dir/export
         "resume": True,  # False = delete what run_dir holds and start anew
         "freeze": ("vision_tower/",),  # regexes: weights that stay as they are
-        # What is learnt from: scenes, JSON Lines files ({"images": [..], "prompt": ..}), or both.
+        # What is learnt from: scenes; as examples pools (data.build_pool) and JSON Lines files
+        # ({"images": [..], "prompt": ..}).
         "scenes": 0,
         "hard_share": 0.0,  # scenes with clutter behind the items
         "clip_share": 0.0,  # of the scenes: short videos instead of pictures
         "examples": (),
-        "filter": {  # of these files: data.filters.PromptFilter
+        "filter": {  # of JSON Lines files, not of pools: data.filters.PromptFilter
             "enabled": True, "min_words": 5, "max_words": 60, "drop_yes_no": True,
             "yes_no_below": 10,
         },
@@ -68,7 +69,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         "answer_mesh": {"data": 1, "fsdp": 1, "tensor": -1},  # for its answers, of each process
         "seed": 0,
         "held_out_scenes": 0,
-        "held_out_examples": (),  # JSON Lines files, like examples
+        "held_out_examples": (),  # pools and JSON Lines files, like examples
         "workers": 2,
     } | _watching())  # fmt: skip
     if name in presets.EMBEDDED:

@@ -23,6 +23,7 @@ BELOW = {
         "models.image_geometry",
         "models.frame_geometry",
         "models.frames",
+        "command_line",  # of its own commands: inspect, build_pool
     },
     "testing": {"models", "ops"},
 }
@@ -30,8 +31,8 @@ EVERYWHERE = {"errors", "__version__"}
 ONLY_IN = {
     "orbax": {"training/checkpoint.py", "weights/orbax_io.py"},
     "tensorboardX": {"training/metric_log.py"},
-    "grain": {"data/mixtures.py"},
-    "array_record": {"data/record_cache.py"},
+    "grain": {"data/mixtures.py", "data/pool_files.py"},
+    "array_record": {"data/record_cache.py", "data/pool_files.py"},
     "torch": {
         "evaluation/peer_transformers.py",
         "export/torch_families.py",

@@ -21,6 +21,7 @@ from tiger_jax.data.examples import DroppedExample, read_examples
 from tiger_jax.data.filters import PromptFilter
 from tiger_jax.data.json_lines import RecordError
 from tiger_jax.data.mixtures import Records, SceneSource
+from tiger_jax.data.pool import PoolSource, is_pool
 from tiger_jax.data.record_cache import RecordCache
 from tiger_jax.data.teacher_cache import TeacherCache
 from tiger_jax.draft_samples import accepted_texts
@@ -345,7 +346,7 @@ def _question_kinds(held_out: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def read_sources(config: Any) -> tuple[Records, ...]:
-    """Scenes, JSON Lines files, or both; lines that cannot be used are counted and said.
+    """Scenes, pools, JSON Lines files; lines that cannot be used are counted and said.
 
     Raises:
         UserError: a file that cannot be read, or nothing to learn from.
@@ -358,10 +359,13 @@ def read_sources(config: Any) -> tuple[Records, ...]:
 
 
 def _read_files(config: Any, paths: Sequence[str]) -> list[Records]:
-    """Usable records of JSON Lines files, a source for each file that has any."""
+    """Pools as they are, and usable records of JSON Lines files: a source for each that has any."""
     sources: list[Records] = []
     rule = prompt_filter(config)
     for path in paths:
+        if is_pool(path):
+            sources.append(PoolSource.open(path))
+            continue
         records = read_examples(path)
         usable = [record for record in records if not isinstance(record, RecordError)]
         for record in records:

@@ -38,6 +38,7 @@ from tiger_jax import (
     runtime,
 )
 from tiger_jax.data import scene_folder
+from tiger_jax.data.pool import pool_hashes
 from tiger_jax.dry_run.cards import card_of
 from tiger_jax.dry_run.training import report_training
 from tiger_jax.errors import UserError
@@ -82,7 +83,9 @@ def train(config: ml_collections.ConfigDict) -> int:
         config.model = str(verifier_folder(config))  # its states are what is read
     mesh = meshes.make_mesh(config.mesh.to_dict())
     sharding_rules.check_batch(config.batch, mesh)
-    folder = run_folder.open_run_folder(config.run_dir, config.to_dict(), resume=config.resume)
+    pools = pool_hashes(config.get("examples", ()))
+    settings = config.to_dict() | ({"pools": pools} if pools else {})
+    folder = run_folder.open_run_folder(config.run_dir, settings, resume=config.resume)
     model_folder = config.model or folder / run_folder.MODEL
     if not config.model:
         if processes.is_main():

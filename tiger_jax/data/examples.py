@@ -20,7 +20,7 @@ from jaxtyping import Int32
 from PIL import Image
 
 from tiger_jax.data.batches import PromptInputs, make_prompt
-from tiger_jax.data.images import load_image
+from tiger_jax.data.images import decode_image, load_image
 from tiger_jax.data.json_lines import (
     RecordError,
     check_fields,
@@ -31,6 +31,7 @@ from tiger_jax.data.json_lines import (
 )
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import IMAGE_TOKEN, VIDEO_TOKEN, build_prompt
+from tiger_jax.data.public.record import Picture
 from tiger_jax.data.videos import SAMPLING_CHECKS, Video, VideoSampling, load_video
 from tiger_jax.errors import UserError
 
@@ -61,9 +62,10 @@ USUAL_SAMPLING = VideoSampling()
 
 @runtime_checkable
 class Pictured(Protocol):
-    """A record with the paths of what it shows; None leaves the sampling to the run."""
+    """A record with what it shows, as paths or, of pictures, as encoded bytes; None leaves the
+    sampling to the run."""
 
-    images: tuple[str, ...]
+    images: tuple[str | Picture, ...]
     videos: tuple[str, ...]
     fps: float | None
     max_frames: int | None
@@ -71,11 +73,12 @@ class Pictured(Protocol):
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt with the paths of its pictures; `tag` is what the prompt filter made of it."""
+    """One prompt with its pictures; `tag` is what the prompt filter made of it."""
 
     id: str
     prompt: str
-    images: tuple[str, ...]
+    images: tuple[str | Picture, ...]
+    """Paths, or the encoded pictures of a pool."""
     source: str
     response: str | None = None
     tag: str | None = None
@@ -113,6 +116,13 @@ def read_examples(path: str | os.PathLike) -> list[Example | RecordError]:
     return list(read_json_lines(path, "examples", partial(_example, path=Path(path))))
 
 
+def open_picture(picture: str | Picture) -> Image.Image:
+    """A picture as upright RGB, from its file or from bytes. Raises UserError."""
+    if isinstance(picture, str):
+        return load_image(picture)
+    return decode_image(picture.read(), picture.name)
+
+
 def load_pictures(
     record: Pictured, processor: Processor, video: VideoSampling = USUAL_SAMPLING
 ) -> Pictures:
@@ -122,13 +132,12 @@ def load_pictures(
         video: how they are sampled where the record does not say; else as the model's folder says.
 
     Raises:
-        UserError: the first that cannot be used, or a video for a model that reads none.
+        UserError: the first that cannot be used.
     """
-    processor.check_videos(len(record.videos))
     own = VideoSampling(record.fps, record.max_frames)
     sampling = own.over(video).over(processor.video_sampling)
     return Pictures(
-        [load_image(path) for path in record.images],
+        [open_picture(picture) for picture in record.images],
         [load_video(path, **sampling._asdict(), fit=processor.fit) for path in record.videos],
     )
 

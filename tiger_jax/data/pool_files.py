@@ -1,4 +1,4 @@
-"""The files of a training pool: records and pictures as ArrayRecord, and what says that all is there.
+"""The files of a training pool: records and pictures as ArrayRecord, and what says all is there.
 
     pools/kd/manifest.json                           written last: without it there is no pool
              pool-kd-00000-of-00006.array_record     one JSON record each, in any order to read
@@ -94,6 +94,11 @@ def write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
+
+
+def read_json(path: Path) -> Any:
+    """The value of a file that `write_json` wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:

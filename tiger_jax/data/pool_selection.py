@@ -1,11 +1,12 @@
 """Which records of a source a pool takes: every record read once, only what is needed kept.
 
-A record's rank is a hash of the seed and its uid: sorting by it is a seeded shuffle that no order of
-files, no number of workers and no neighbour can change. A pool takes the first ranks whose pictures
-can be used, so a smaller pool of the same seed is a part of a larger one.
+A record's rank is a hash of the seed and its uid: sorting by it is a seeded shuffle that no order
+of files, no number of workers and no neighbour can change. A pool takes the first ranks whose
+pictures can be used, so a smaller pool of the same seed is a part of a larger one.
 """
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -54,19 +55,19 @@ class Selection:
 
 def select(
     items: Iterable[Item], rules: PoolRules, seed: int,
-    exists: Callable[[PublicRecord], Fault | None], watch: Callable[[int], None] = lambda read: None,
+    report: Callable[[Fault], None], watch: Callable[[int], None] = lambda read: None,
 ) -> Selection:  # fmt: skip
     """Read a source once and rank what its rules keep.
 
     Args:
-        exists: the fault of a record with a missing picture; nothing is decoded.
+        report: called with each fault: those of the reader, and missing pictures of candidates.
         watch: called with the number of records read so far.
     """
     found = Selection()
     best: dict[str, bytes] = {}
     for item in items:
         if isinstance(item, Fault):
-            found.faults.append(item)
+            report(item)
             continue
         found.read += 1
         watch(found.read)
@@ -74,8 +75,8 @@ def select(
             found.dropped[reason] += 1
             if leak := rules.leaks_from(item) if reason == "evaluation_picture" else None:
                 found.leaks[leak] += 1
-        elif fault := exists(item):
-            found.faults.append(fault)
+        elif fault := missing_picture(item):
+            report(fault)
             found.missing += 1
         elif rules.source.one_per_picture:
             _keep_first(best, item, rank(seed, item.uid), found)
@@ -86,12 +87,17 @@ def select(
     return found
 
 
-def _keep_first(
-    best: dict[str, bytes], record: PublicRecord, own: bytes, found: Selection
-) -> None:
+def missing_picture(record: PublicRecord) -> Fault | None:
+    """The fault of a record that names a file which is not there; nothing is opened."""
+    for picture in record.images:
+        if picture.data is None and not (picture.path and os.path.isfile(picture.path)):
+            return Fault(record.uid, MISSING, f"{picture.path}: expected a picture, none there")
+    return None
+
+
+def _keep_first(best: dict[str, bytes], record: PublicRecord, own: bytes, found: Selection) -> None:
     """Of the questions about a picture the one of the lowest rank."""
     name = picture_name(record) or record.images[0].sha256() if record.images else record.uid
     if name in best:
         found.dropped[SAME_PICTURE] += 1
     best[name] = min(best.get(name, own), own)
-
