@@ -1,0 +1,1 @@
+"""Pictures of decoding: what the router saw, what was drafted, what was accepted."""

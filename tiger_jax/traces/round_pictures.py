@@ -1,0 +1,5 @@
+"""stub"""
+
+
+def write_pictures(folder, stories, settings):
+    pass
