@@ -13,7 +13,7 @@ ASSETS = Path(__file__).parent / "assets"
 PAIRS = ("tiny_llava", "tiny_qwen3_vl")
 """The first one is the default."""
 VIDEO_PAIRS = ("tiny_qwen3_vl",)
-"""Those that read videos."""
+"""Those that were trained on videos, and show one."""
 VLM = "vlm"
 HEADS = ("tiger_head", "eagle2", "eagle3", "vispec", "medusa")
 KINDS = (*HEADS[:1], VLM, *HEADS[1:])
@@ -64,7 +64,7 @@ def kinds_of(pair: str) -> tuple[str, ...]:
 
 
 def demo(pair: str = PAIRS[0]) -> Demo:
-    """A video where the pair reads them, else a picture."""
+    """A video where the pair was trained on them, else a picture."""
     folder = _folder(pair)
     if pair in VIDEO_PAIRS:
         return Demo([], [str(folder / "demo.gif")], "Describe the video.")

@@ -1,7 +1,6 @@
 """Training examples: bad lines and broken pictures cost only themselves."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -233,13 +232,15 @@ def test_broken_video_drops_its_example_only(qwen_processor, processor, shown):
         assert isinstance(prepare(film(shown, "?", "film.png")), PreparedExample)
 
 
-def test_a_model_without_videos_opens_none(processor, shown, monkeypatch):
-    """The family's line comes before PyAV is asked for, and before what is wrong with the file."""
-    monkeypatch.setitem(sys.modules, "av", None)
-    for name in ("film.png", "broken.mp4", "none.mp4"):
-        dropped = PrepareExample(processor)(film(shown, "?", name))
-        assert dropped.message == ("video: this model reads no video; give its pictures as images")
-    assert isinstance(PrepareExample(processor)(example(shown / "cat.png")), PreparedExample)
+def test_llava_reads_videos_too(processor, shown):
+    """6 pictures at 2 fps are 6 frames of 8 x 8 tokens; what cannot be used is dropped alone."""
+    prepare = PrepareExample(processor)
+    prompt = prepare(film(shown, "What?", "film.png")).prompt
+    assert prompt.tokens_per_frame == (64,) * 6
+    few = replace(processor, chosen_budget=5)
+    for examples, broken in ((few, "film.png"), (processor, "broken.mp4"), (processor, "none.mp4")):
+        assert isinstance(PrepareExample(examples)(film(shown, "?", broken)), DroppedExample)
+    assert isinstance(prepare(example(shown / "cat.png")), PreparedExample)
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,41 @@ def test_literal_placeholder_says_where_the_image_goes(processor):
     assert (prompt.tokens == processor.config.image_token_id).sum() == 136
 
 
-def test_llava_reads_no_video(processor):
-    with pytest.raises(UserError, match=r"reads no video; give its"):
-        build_prompt(processor, "Hi?", 0, 1)
-    with pytest.raises(UserError, match="reads no video"):
-        processor.visual(FILM)
+@pytest.mark.parametrize(
+    ("question", "n_images", "n_videos", "turn", "kinds"),
+    [
+        ("Hi?", 1, 2, "<image>\n<video>\n<video>\nHi?", "ivv"),
+        ("Hi?", 0, 1, "<video>\nHi?", "v"),
+        ("A <video> then\n<image>?", 1, 1, "A <video> then\n<image>?", "vi"),
+        ("First <image>.", 1, 1, "<video>\nFirst <image>.", "vi"),
+        ("Last <video>.", 1, 1, "<image>\nLast <video>.", "iv"),
+        ("A <video> tag: <image>", 1, 0, "A <video> tag: <image>", "i"),
+        ("What is <video>?", 0, 0, "What is <video>?", ""),
+    ],
+)
+@pytest.mark.parametrize("template", [True, False])
+def test_llava_prompt(processor, template, question, n_images, n_videos, turn, kinds):
+    """Pictures have 136 tokens, films 4 frames of 64; without a video "<video>" is text."""
+    if not template:
+        processor = dataclasses.replace(processor, chat_template=None)
+    text = build_prompt(processor, question, n_images, n_videos)
+    assert text.endswith(f"USER: {turn} ASSISTANT:")
+    prompt = expand(processor, text, n_images, n_videos)
+    wanted = {"i": (128 + 8,), "v": (64,) * 4}
+    assert prompt.tokens_per_frame == sum((wanted[kind] for kind in kinds), ())
+    read = processor.decode(prompt.tokens)
+    assert read.replace("\n", "") == text.replace("<image>", "").replace(
+        "<video>", "" if n_videos else "<video>"
+    ).replace("\n", "")  # fmt: skip
+
+
+def test_placeholders_of_llava_without_their_videos(processor):
     with pytest.raises(UserError, match="0 placeholders and 1 videos"):
         expand(processor, "USER: Hi ASSISTANT:", n_videos=1)
-    assert build_prompt(processor, "What is <video>?") == "USER: What is <video>? ASSISTANT:"
+    with pytest.raises(UserError, match="2 placeholders and 1 videos"):
+        expand(processor, build_prompt(processor, "<video> is <video>?", 0, 1), n_videos=1)
+    with pytest.raises(UserError, match="1 placeholders and 0 images"):
+        expand(processor, build_prompt(processor, "<image> is <video>?", 0, 1), n_videos=1)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +218,7 @@ def test_what_makes_a_prompt_shorter():
 
 
 def test_default_limit_is_the_models_positions(processor):
-    text = build_prompt(processor, "Hi?", 16)
-    with pytest.raises(UserError, match="limit is 2048"):
-        make_prompt(processor, processor.config, text, [PICTURE] * 16)
+    """Eleven pictures are 1,408 rows of the budget's 1,536; the text is too much beside them."""
+    text = build_prompt(processor, "Hi? " * 200, 11)
+    with pytest.raises(UserError, match=r"\(1496 of them for images\), the limit is 2048"):
+        make_prompt(processor, processor.config, text, [PICTURE] * 11)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from tests.published_source import from_source
 from tiger_jax.data.batches import TILE_BUCKETS
+from tiger_jax.data.processor import MOST_TILES
 from tiger_jax.data.videos import (
     MOST_FRAMES,
     PUBLISHED_SAMPLING,
@@ -134,7 +135,8 @@ def test_a_rate_beyond_all_reason_costs_no_memory(tmp_path):
 
 
 def test_no_more_frames_than_a_tower_takes():
-    assert 2 * TILE_BUCKETS[-1] == MOST_FRAMES
+    """Two pictures a tile of Qwen3-VL, one a tile of LLaVA."""
+    assert 2 * MOST_TILES == MOST_FRAMES == TILE_BUCKETS[-1]
     with pytest.raises(ValueError, match=r"max_frames: expected a whole number in 1..1536"):
         SAMPLING_CHECKS["max_frames"]("max_frames", 1537)
 

@@ -33,7 +33,7 @@ from tiger_jax.models.image_geometry import NEWLINE
 SEQ_BUCKETS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192,
                12288, 16384, 24576, 32768)  # fmt: skip
 TILE_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 256,
-                384, 512, 768)  # fmt: skip
+                384, 512, 768, 1024, 1536)  # fmt: skip
 
 
 class PromptInputs(NamedTuple):
@@ -46,7 +46,7 @@ class PromptInputs(NamedTuple):
     tokens: Int32[np.ndarray, " S"]
     image_rows: Int32[np.ndarray, " S"]
     tiles: Tiles
-    """float32 [n, H, W, 3], or Frames."""
+    """float32 [n, H, W, 3], Frames, or PooledTiles."""
     places: Float32[np.ndarray, "S 2"]
     image_ids: Int32[np.ndarray, " S"]
     positions: Int32[np.ndarray, "S *A"]
@@ -58,6 +58,11 @@ class PromptInputs(NamedTuple):
     def picture_bytes(self) -> int:
         """Memory of its tiles."""
         return sum(array.nbytes for array in arrays_of(self.tiles))
+
+    @property
+    def tokens_per_frame(self) -> tuple[int, ...]:
+        """Visual tokens of each picture and each frame of a video, in their order."""
+        return tuple(np.bincount(self.image_ids[self.image_ids >= 0]).tolist())
 
     @property
     def next_position(self) -> int:
@@ -123,24 +128,25 @@ def make_prompt(
         videos: in the order of their placeholders, as the images are.
 
     Raises:
-        UserError: placeholders and pictures differ in number, or the expanded prompt does not fit.
+        UserError: placeholders and pictures differ in number, the expanded prompt does not fit, or
+            as `Processor.visuals`.
     """
-    ids = processor.encode(text)
+    ids = processor.encode_prompt(text, len(videos))
     waiting = {}
     for kind, pictures in (("image", images), ("video", videos)):
         token = processor.placeholder(kind)
-        check_placeholders(ids.count(token) if token is not None else 0, len(pictures), kind)
+        check_placeholders(ids.count(token), len(pictures), kind)
         waiting[token] = iter(pictures)
-    parts = []
+    shown = processor.visuals([next(waiting[token]) for token in ids if token in waiting])
+    parts, visuals = [], iter(shown)
     for pictured, run in groupby(ids, waiting.__contains__):
         tokens = list(run)
-        shown = [processor.visual(next(waiting[token])) for token in tokens if pictured]
-        parts += shown or [_text(tokens)]
+        parts += [next(visuals) for _ in tokens] if pictured else [_text(tokens)]
     needed = sum(len(part.tokens) for part in parts)
     pictured = sum(int((part.frames >= 0).sum()) for part in parts)
     check_length(needed, pictured, max_length or longest_prompt(config), len(videos))
     prompt = _join(processor, parts)
-    check_tiles(len(prompt.tiles), TILE_BUCKETS[-1], len(videos))
+    check_tiles(len(prompt.tiles), processor.most_tiles, len(videos))
     return prompt
 
 

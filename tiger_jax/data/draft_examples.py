@@ -66,20 +66,20 @@ def make_example(
         ValueError: the prompts differ before the cut.
     """
     first = make_prompt(processor, processor.config, texts[0], images, videos=videos)
-    head, question = _cut(processor, texts[0])
+    head, question = _cut(processor, texts[0], len(videos))
     prefix = first.cut(len(first.tokens) - len(question))
     questions = [np.array(question, np.int32)]
     for text in texts[1:]:
-        other, question = _cut(processor, text)
+        other, question = _cut(processor, text, len(videos))
         if other != head:
             raise ValueError(f"prompt {text!r}: expected to begin as {texts[0]!r} does")
         questions.append(np.array(question, np.int32))
     return DraftExample(_key(prefix, questions), prefix, tuple(questions))
 
 
-def _cut(processor: Processor, text: str) -> tuple[list[int], list[int]]:
+def _cut(processor: Processor, text: str, n_videos: int) -> tuple[list[int], list[int]]:
     """Ids up to the last picture or video (the first id, without one), and those behind."""
-    ids = processor.encode(text)
+    ids = processor.encode_prompt(text, n_videos)
     marks = {processor.placeholder("image"), processor.placeholder("video")}
     end = max((place + 1 for place, token in enumerate(ids) if token in marks), default=1)
     return ids[:end], ids[end:]

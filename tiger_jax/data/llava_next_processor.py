@@ -1,8 +1,15 @@
 """LLaVA-NeXT's side of the processor: anyres tiles, "<image>" placeholders, Vicuna's prompt.
 
+A video stands in a prompt as LLaVA-NeXT-Video has it: one placeholder, whose frames' rows follow
+each other, row by row, with nothing between them. A frame is one base tile: the whole picture
+squashed, without padding. How many rows it keeps says data/visual_budget.py.
+
 Letters: n tiles of a picture, H, W tile height, width, S tokens, f frames.
 """
 
+import dataclasses
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +20,18 @@ from jaxtyping import Float32, Int, Int32, UInt8
 from PIL import Image
 
 from tiger_jax.data.processor import Processor, image_settings, rgb_pixels
-from tiger_jax.data.videos import Video
-from tiger_jax.data.visual import IMAGE_TOKEN, Visual
+from tiger_jax.data.videos import MOST_FRAMES, Video
+from tiger_jax.data.visual import IMAGE_TOKEN, VIDEO_TOKEN, Visual
+from tiger_jax.data.visual_budget import Layout, choose_layout, default_budget
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import LlavaNextConfig
-from tiger_jax.models.image_geometry import image_token_places, image_token_rows
+from tiger_jax.models.frames import PooledTiles
+from tiger_jax.models.image_geometry import (
+    image_token_places,
+    image_token_rows,
+    pooled_token_places,
+    pooled_token_rows,
+)
 
 SYSTEM_HUMAN = (  # as the Hugging Face model card and conversion script write it
     "A chat between a curious human and an artificial intelligence assistant. "
@@ -28,23 +42,36 @@ SYSTEM_USER = (  # as the original vicuna_v1 conversation writes it; other words
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
 _SYSTEM = {"human": SYSTEM_HUMAN, "user": SYSTEM_USER}
+_VIDEO = -1
+"""Stands for a video among a prompt's ids until it is expanded: the vocabulary has no such id."""
 
 
 def vicuna_prompt(
-    question: str, n_images: int = 0, system: Literal["human", "user"] | None = "human"
-) -> str:
-    """ "SYSTEM USER: <image>\\nQUESTION ASSISTANT:" with one placeholder line for each image."""
+    question: str, n_images: int = 0, system: Literal["human", "user"] | None = "human",
+    n_videos: int = 0,
+) -> str:  # fmt: skip
+    """ "SYSTEM USER: <image>\\nQUESTION ASSISTANT:" with one placeholder line for each image, then
+    one "<video>" for each video."""
     start = f"{_SYSTEM[system]} " if system else ""
-    placed = IMAGE_TOKEN in question
-    images = "" if placed else f"{IMAGE_TOKEN}\n" * n_images
-    return f"{start}USER: {images}{question} ASSISTANT:"
+    marks = _front(question, IMAGE_TOKEN, n_images, n_videos)
+    lines = "".join(f"{mark}\n" for mark in marks)
+    return f"{start}USER: {lines}{question} ASSISTANT:"
+
+
+def _front(question: str, image_token: str, n_images: int, n_videos: int) -> list[str]:
+    """Marks of the pictures that the question does not place itself."""
+    images = [] if image_token in question else [image_token] * n_images
+    return images + ([] if VIDEO_TOKEN in question else [VIDEO_TOKEN] * n_videos)
 
 
 @dataclass(frozen=True)
 class LlavaNextProcessor(Processor):
-    """Pictures as a base tile and the tiles of the best grid; positions count tokens."""
+    """Pictures as a base tile and the tiles of the best grid, frames of videos as base tiles,
+    within a budget of visual tokens; positions count tokens."""
 
     image_processor: Any
+    chosen_budget: int | None = None
+    """None: `default_budget`."""
 
     @classmethod
     def read(
@@ -54,7 +81,8 @@ class LlavaNextProcessor(Processor):
         """Raises UserError if the folder's tile size is not the model's."""
         if video_prompt != "v5":
             raise UserError(
-                f"video_prompt: expected v5 for a model that reads no video, got {video_prompt}"
+                "video_prompt: expected v5 for a LLaVA model, whose videos have no marks around "
+                f"them, got {video_prompt}"
             )
         return cls(config, tokenizer, template, _load_image_processor(folder, config))
 
@@ -64,23 +92,71 @@ class LlavaNextProcessor(Processor):
         bos = self.config.bos_token_id
         return ids[1:] if ids[:2] == [bos, bos] else ids
 
+    def encode_prompt(self, text: str, n_videos: int) -> list[int]:
+        """Where videos are given, "<video>" is read as the image token that stands for one."""
+        if not n_videos:
+            return self.encode(text)
+        marks = iter(re.findall(f"{re.escape(self.image_token)}|{VIDEO_TOKEN}", text))
+        ids = self.encode(text.replace(VIDEO_TOKEN, self.image_token))
+        image = self.config.image_token_id
+        return [_VIDEO if i == image and next(marks, None) == VIDEO_TOKEN else i for i in ids]
+
     def encode_answer(self, answer: str) -> list[int]:
         return self.encode_piece(f" {answer}{self.tokenizer.eos_token}")
 
     def prompt(self, question: str, n_images: int = 0, n_videos: int = 0) -> str:
-        self.check_videos(n_videos)
         if self.chat_template is None:
-            return vicuna_prompt(question, n_images)
-        placed = self.image_token in question
-        images = [] if placed else [{"type": "image"}] * n_images
-        return self.render([*images, {"type": "text", "text": question}])
+            return vicuna_prompt(question, n_images, n_videos=n_videos)
+        front = _front(question, self.image_token, n_images, n_videos)
+        text = self.render([*[{"type": "image"}] * len(front), {"type": "text", "text": question}])
+        if not n_videos:
+            return text
+        # Templates know images only, and put them first: the last of those in front are videos.
+        first, *pieces = text.split(self.image_token, len(front))
+        return first + "".join(map("".join, zip(front, pieces, strict=False)))
 
-    def placeholder(self, kind: Literal["image", "video"]) -> int | None:
-        return self.config.image_token_id if kind == "image" else None
+    def placeholder(self, kind: Literal["image", "video"]) -> int:
+        return self.config.image_token_id if kind == "image" else _VIDEO
+
+    def with_budget(self, visual_budget: int) -> "LlavaNextProcessor":
+        if visual_budget < 1:
+            raise UserError(f"visual budget: expected at least 1 token, got {visual_budget}")
+        return dataclasses.replace(self, chosen_budget=visual_budget)
+
+    @property
+    def visual_budget(self) -> int:
+        return self.chosen_budget or default_budget(self.config)
+
+    @property
+    def most_tiles(self) -> int:
+        return MOST_FRAMES  # a tile each; the tower takes them in parts
+
+    def visuals(self, pictures: Sequence[Image.Image | np.ndarray | Video]) -> list[Visual]:
+        config = self.config
+        stills = [rgb_pixels(shown) for shown in pictures if not isinstance(shown, Video)]
+        rows = [int((image_token_rows(*still.shape[:2], config) >= 0).sum()) for still in stills]
+        frames = sum(len(shown.pictures) for shown in pictures if isinstance(shown, Video))
+        layout = choose_layout(self.visual_budget, rows, frames, config.vision.grid)
+        return [self._shown(picture, layout) for picture in pictures]
 
     def visual(self, picture: Image.Image | np.ndarray | Video) -> Visual:
+        return self.visuals([picture])[0]
+
+    def fit(self, picture: UInt8[np.ndarray, "H W 3"], n: int) -> UInt8[np.ndarray, "h w 3"]:
+        """The picture squashed to a base tile, as anyres has it: one that is a tile stays."""
+        size = self.config.vision.image_size
+        resample = Image.Resampling(int(self.image_processor.resample))
+        return np.asarray(Image.fromarray(picture).resize((size, size), resample))
+
+    def _shown(self, picture: Image.Image | np.ndarray | Video, layout: Layout) -> Visual:
         if isinstance(picture, Video):
-            raise _no_video()
+            return self._base_tiles(picture.pictures, layout.stride)
+        pixels = rgb_pixels(picture)
+        return self._anyres(pixels) if layout.anyres else self._base_tiles(
+            pixels[None], layout.stride
+        )  # fmt: skip
+
+    def _anyres(self, picture: UInt8[np.ndarray, "H W 3"]) -> Visual:
         tiles, (height, width) = self.tiles(picture)
         rows = image_token_rows(height, width, self.config)
         return Visual(
@@ -93,12 +169,23 @@ class LlavaNextProcessor(Processor):
             tile_rows=self.config.rows_per_tile,
         )
 
-    def fit(self, picture: UInt8[np.ndarray, "H W 3"], n: int) -> UInt8[np.ndarray, "h w 3"]:
-        raise _no_video()
-
-    def check_videos(self, count: int) -> None:
-        if count:
-            raise _no_video()
+    def _base_tiles(self, pictures: UInt8[np.ndarray, "f H W 3"], stride: int) -> Visual:
+        """Frames one after the other, each averaged in squares of `stride` x `stride` patches."""
+        config, count = self.config, len(pictures)
+        rows = pooled_token_rows(stride, config)
+        tiles = np.stack([self.normalise(self.fit(picture, count)) for picture in pictures])
+        if stride > 1:
+            tiles = PooledTiles(tiles, np.full(count, stride, np.int32))
+        frames = np.repeat(np.arange(count, dtype=np.int32), len(rows))
+        return Visual(
+            tokens=np.full(len(frames), config.image_token_id, np.int32),
+            rows=frames * config.rows_per_tile + np.tile(rows, count),
+            places=np.tile(pooled_token_places(stride, config), (count, 1)),
+            frames=frames,
+            grids=np.zeros((0, 2), np.int32),
+            tiles=tiles,
+            tile_rows=config.rows_per_tile,
+        )
 
     def base_tile(self, picture: Image.Image | np.ndarray) -> Float32[np.ndarray, "1 H W 3"]:
         size = self.config.vision.image_size
@@ -161,7 +248,3 @@ def _load_image_processor(folder: Path, config: LlavaNextConfig):
             f"got size and crop_size {sorted(sides)}"
         )
     return processor
-
-
-def _no_video() -> UserError:
-    return UserError("video: this model reads no video; give its pictures as images")

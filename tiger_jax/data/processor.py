@@ -23,6 +23,8 @@ from tiger_jax.models.frames import Tiles
 
 VIDEO_PROMPTS = ("v5", "4.57")
 """How a video stands in a prompt: as transformers 5 or 4.57 writes it."""
+MOST_TILES = 768
+"""Of a batch: more than a vision tower should take at once."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Processor:
         """The processor of a Hugging Face folder's family: tokenizer, settings, chat template.
 
         Args:
-            video_prompt: one of VIDEO_PROMPTS; only "v5" for a model that reads no video.
+            video_prompt: one of VIDEO_PROMPTS; only "v5" for a model whose prompts are the same in
+                both.
 
         Raises:
             UserError: a file is missing or unreadable, or does not fit the model, or an unknown
@@ -59,6 +62,10 @@ class Processor:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, with what the tokenizer itself puts in front."""
         return self.tokenizer.encode(text)
+
+    def encode_prompt(self, text: str, n_videos: int) -> list[int]:
+        """`encode` of a rendered prompt: its `placeholder` ids say what each picture is."""
+        return self.encode(text)
 
     def encode_piece(self, text: str) -> list[int]:
         """Token ids of text that continues a prompt: no `<s>`."""
@@ -86,19 +93,39 @@ class Processor:
         is given, "<video>" is text.
 
         Raises:
-            UserError: videos for a model that reads none, or a template that fails.
+            UserError: a template that fails.
         """
         raise NotImplementedError
 
-    def placeholder(self, kind: Literal["image", "video"]) -> int | None:
-        """Id that stands for one picture or video in a prompt; None where there is none."""
+    def placeholder(self, kind: Literal["image", "video"]) -> int:
+        """Id that stands for one picture or video among those of `encode_prompt`."""
         raise NotImplementedError
+
+    def with_budget(self, visual_budget: int) -> "Processor":
+        """The processor with another budget of visual tokens.
+
+        Raises:
+            UserError: not above 0, or a model that has no budget.
+        """
+        raise UserError(
+            "visual budget: expected a LLaVA model, got one whose pictures keep their size "
+            "(fps and max_frames make a video shorter)"
+        )
+
+    def visuals(self, pictures: Sequence[Image.Image | np.ndarray | Video]) -> list[Visual]:
+        """`visual` of everything that one prompt shows, in the order of its placeholders. A family
+        with a budget shares it between them.
+
+        Raises:
+            UserError: as `visual`, or more than the budget can hold.
+        """
+        return [self.visual(picture) for picture in pictures]
 
     def visual(self, picture: Image.Image | np.ndarray | Video) -> Visual:
         """Tokens and tiles of an RGB picture (uint8 [H, W, 3]) or of a video.
 
         Raises:
-            UserError: another dtype or shape, a size the model cannot take, a video it cannot.
+            UserError: another dtype or shape, or a size the model cannot take.
         """
         raise NotImplementedError
 
@@ -110,8 +137,15 @@ class Processor:
         """
         raise NotImplementedError
 
-    def check_videos(self, count: int) -> None:
-        """Raises UserError if there are any and the model reads none: before one is opened."""
+    @property
+    def visual_budget(self) -> int | None:
+        """Most visual tokens of a prompt; None for a family that knows no budget."""
+        return None
+
+    @property
+    def most_tiles(self) -> int:
+        """Most tiles of a prompt."""
+        return MOST_TILES
 
     @property
     def video_sampling(self) -> VideoSampling:

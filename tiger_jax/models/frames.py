@@ -53,7 +53,28 @@ class Frames:
         return dataclasses.replace(self, patches=self.patches.astype(dtype))
 
 
-Tiles = np.ndarray | Frames
+@dataclasses.dataclass(frozen=True)
+class PooledTiles:
+    """Tiles of LLaVA-NeXT whose visual rows are averaged in squares; as Frames, a pytree once
+    models/llava_next.py is imported."""
+
+    pixels: Any
+    """float [N, S, S, 3], S the side of a tile in pixels."""
+    strides: Any
+    """int32 [N]: patches on a side of each square. 1 averages nothing; 0 is padding."""
+
+    def __len__(self) -> int:
+        return len(self.strides)
+
+    def __getitem__(self, index: slice) -> "PooledTiles":
+        return PooledTiles(self.pixels[index], self.strides[index])
+
+    def astype(self, dtype: Any) -> "PooledTiles":
+        """Pixels in another dtype."""
+        return dataclasses.replace(self, pixels=self.pixels.astype(dtype))
+
+
+Tiles = np.ndarray | Frames | PooledTiles
 """What the vision tower of a family takes, one entry a tile."""
 
 
@@ -108,14 +129,25 @@ def _copy_frames(parts: Sequence[Frames], begins: Int[np.ndarray, " n"], count: 
 
 
 def join_tiles(parts: Sequence[Tiles], count: int) -> Tiles:
-    """All tiles one after the other, then empty ones up to `count`; smaller frames are padded."""
+    """All tiles one after the other, then empty ones up to `count`; smaller frames are padded.
+
+    Tiles beside pooled ones are pooled with a stride of 1, which keeps each of their rows.
+    """
+    if any(isinstance(part, PooledTiles) for part in parts):
+        parts = [_with_strides(part) for part in parts]
     joined = [_join(leaves, count) for leaves in zip(*map(arrays_of, parts), strict=True)]
-    return Frames(*joined) if isinstance(parts[0], Frames) else joined[0]
+    return joined[0] if isinstance(parts[0], np.ndarray) else type(parts[0])(*joined)
 
 
 def arrays_of(tiles: Tiles) -> list[np.ndarray]:
     """What tiles are made of."""
-    return list(vars(tiles).values()) if isinstance(tiles, Frames) else [tiles]
+    return [tiles] if isinstance(tiles, np.ndarray) else list(vars(tiles).values())
+
+
+def _with_strides(tiles: np.ndarray | PooledTiles) -> PooledTiles:
+    if isinstance(tiles, PooledTiles):
+        return tiles
+    return PooledTiles(tiles, np.ones(len(tiles), np.int32))
 
 
 def _join(parts: Sequence[np.ndarray], count: int) -> np.ndarray:

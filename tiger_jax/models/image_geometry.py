@@ -7,6 +7,8 @@ those tiles are laid out as one image, the rows that only saw padding are croppe
 
     base tile, n*n rows | r00 r01 .. r0w NEWLINE | r10 r11 .. r1w NEWLINE | ...
 
+A tile may also stand alone, its rows averaged in squares of s x s patches (`pooled_token_rows`).
+
 Everything here is numpy on the host: the jitted model sees one static gather index.
 Letters: H, W picture height, width (pixels); n patch rows on one side of a tile.
 """
@@ -76,10 +78,7 @@ def image_token_rows(
     Rows are tile * rows_per_tile + row. Raises UserError for tiles that keep their class row: such
     rows cannot be laid out as an image.
     """
-    if config.select_strategy != "default":
-        raise UserError(
-            f"vision_feature_select_strategy: expected 'default', got {config.select_strategy!r}"
-        )
+    _check_strategy(config)
     side = config.vision.grid
     tiles_h, tiles_w = tile_grid(height, width, config)
     base = np.arange(side * side)
@@ -118,6 +117,45 @@ def count_image_tokens(height: int, width: int, config: LlavaNextConfig) -> int:
     tiles_h, tiles_w = tile_grid(height, width, config)
     row0, row1, col0, col1 = unpadded_grid(height, width, tiles_h * side, tiles_w * side)
     return side * side + (row1 - row0) * (col1 - col0 + 1)
+
+
+def pooled_side(stride: int, config: LlavaNextConfig) -> int:
+    """Squares of `stride` x `stride` patches on one side of a tile, the last one perhaps cut."""
+    return -(-config.vision.grid // stride)
+
+
+def pooled_token_rows(stride: int, config: LlavaNextConfig) -> Int[np.ndarray, " tokens"]:
+    """For each token of a tile that is averaged in squares its row in the tile: int32 [tokens].
+
+    The means lie where the first ones of n x n rows would, so a tile has as many rows as ever:
+
+        n = 4, stride 2     0 1 . .
+                            4 5 . .     tokens 0 1 4 5; the others are 0 and never read
+                            . . . .
+
+    Raises UserError as `image_token_rows`.
+    """
+    _check_strategy(config)
+    squares = np.arange(pooled_side(stride, config))
+    return (squares[:, None] * config.vision.grid + squares).astype(np.int32).ravel()
+
+
+def pooled_token_places(stride: int, config: LlavaNextConfig) -> Float32[np.ndarray, "tokens 2"]:
+    """(y, x) in 0..1 of the centre of each square, in the order of `pooled_token_rows`; of a cut
+    one of what is left of it."""
+    side = config.vision.grid
+    first = np.arange(0, side, stride)
+    centres = (first + np.minimum(first + stride, side)) / (2 * side)
+    return np.stack(np.meshgrid(centres, centres, indexing="ij"), -1).reshape(-1, 2).astype(
+        np.float32
+    )  # fmt: skip
+
+
+def _check_strategy(config: LlavaNextConfig) -> None:
+    if config.select_strategy != "default":
+        raise UserError(
+            f"vision_feature_select_strategy: expected 'default', got {config.select_strategy!r}"
+        )
 
 
 def _centres(first: int, end: int, grid: int, pictured: float) -> np.ndarray:

@@ -21,13 +21,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.models import llava_next, qwen3_vl
 from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig
-from tiger_jax.models.frames import Frames
+from tiger_jax.models.frames import Frames, PooledTiles
 from tiger_jax.models.layers import widen
 from tiger_jax.ops.kv_cache import Context, KVCache
 from tiger_jax.sharding.rules import ParamRule, constrain
 
 Params = dict
-DeviceTiles = Float[Array, "tiles side side 3"] | Frames
+DeviceTiles = Float[Array, "tiles side side 3"] | Frames | PooledTiles
 """What the vision tower of a family takes."""
 FAMILIES = {
     LlavaNextConfig: (llava_next.LlavaNext, llava_next.RULES),
