@@ -96,6 +96,8 @@ class JsonStream:
                     raise self._not_json(error) from None
             except RecursionError:
                 raise self._wrong("JSON", "nested too deep") from None
+            except ValueError as error:  # a number with thousands of digits
+                raise self._wrong("JSON", str(error)[:80]) from None
             else:
                 # A number at the end of the chunk may go on in the next one.
                 if end < len(self._text) or self._ended:

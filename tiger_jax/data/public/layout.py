@@ -40,6 +40,14 @@ def first_folder(root: Path, names: Sequence[str]) -> Path:
     return next((path for name in names if (path := root / name).is_dir()), root / names[0])
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; a name that no file can have (too long) is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def picture_at(folder: Path, name: str) -> Picture:
     """The picture of a file, which need not be there yet."""
     return Picture(str(folder / name))

@@ -14,7 +14,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tiger_jax.data.public.dataset import Reader
-from tiger_jax.data.public.layout import Repeats, base_of, find_file, first_folder, not_found
+from tiger_jax.data.public.layout import (
+    Repeats,
+    base_of,
+    find_file,
+    first_folder,
+    is_folder,
+    not_found,
+)
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array
 from tiger_jax.errors import UserError
@@ -94,7 +101,7 @@ class PictureFolders:
     def _find(self, first: str) -> Path:
         """The folder in which a name that begins with folder `first` is looked up."""
         if first:
-            return next((base for base in self._bases if (base / first).is_dir()), self._bases[0])
+            return next((base for base in self._bases if is_folder(base / first)), self._bases[0])
         for base in self._bases:
             if (folder := first_folder(base, _BARE_FOLDERS[:-1])).is_dir():
                 return folder
@@ -104,10 +111,10 @@ class PictureFolders:
 def _records(
     row: Row, uid: str, split: str, folders: PictureFolders, every: bool, drop_boxes: bool
 ) -> Iterator[PublicRecord | Fault]:
-    image = row.text("image", None)
+    image = None if row.value("image", None) is None else row.text("image")
     pairs = _pairs(row)
     marks = sum(question.count(MARK) for question, _ in pairs)
-    if image is None and marks or marks > 1:
+    if (image is None and marks) or marks > 1:
         message = f"{row.place}: expected a {MARK} for each picture, got {marks} for "
         raise BadRecord("mark count", message + ("no picture" if image is None else "one picture"))
     pictures = () if image is None else (folders.picture(image),)

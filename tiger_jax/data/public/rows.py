@@ -158,8 +158,8 @@ def read_json(path: Path) -> Any:
             ) from None
         except json.JSONDecodeError as error:
             raise UserError(f"{path}: expected JSON, {error.msg} at line {error.lineno}") from None
-        except RecursionError:
-            raise UserError(f"{path}: expected JSON, nested too deep") from None
+        except (RecursionError, ValueError) as error:  # or a number with thousands of digits
+            raise UserError(f"{path}: expected JSON, {_one_line(error)}") from None
 
 
 def json_lines(path: Path) -> Iterator[Row | Fault]:
