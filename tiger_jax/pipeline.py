@@ -14,14 +14,13 @@ from jax.typing import DTypeLike
 
 from tiger_jax.data.batches import (
     SEQ_BUCKETS,
-    TILE_BUCKETS,
     PromptInputs,
     batch_prompts,
     make_prompt,
     round_up,
 )
 from tiger_jax.data.examples import USUAL_SAMPLING, load_pictures
-from tiger_jax.data.processor import Processor
+from tiger_jax.data.processor import MOST_TILES, Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.records import Request
 from tiger_jax.data.videos import VideoSampling
@@ -32,6 +31,7 @@ from tiger_jax.decoding.drafters.routed import RoutedDrafter
 from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
 from tiger_jax.decoding.drafters.vlm import VLMDrafter
 from tiger_jax.decoding.engine import BatchOutput, Engine, Options, Output
+from tiger_jax.decoding.trace import Recorder
 from tiger_jax.embedded import VLM
 from tiger_jax.errors import UserError
 from tiger_jax.head_loading import fit_tree, load_head
@@ -62,6 +62,8 @@ class Answer:
     id: str | None
     output: Output | None = None
     error: str | None = None
+    tokens_per_frame: tuple[int, ...] = ()
+    """As of PromptInputs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Pipeline:
         draft_length: int = 5, confidence: float = 0.0, dtype: DTypeLike = jnp.float32,
         selector: str | None = None, routed_tokens: int | None = None,
         tree: DynamicTree | StaticTree | None = None, mesh: Mesh | None = None,
-        video_prompt: str = "v5",
+        video_prompt: str = "v5", visual_budget: int | None = None,
     ) -> "Pipeline":  # fmt: skip
         """Read a verifier and, if given, a drafter from their folders.
 
@@ -93,6 +95,7 @@ class Pipeline:
             routed_tokens: visual tokens a round; as the folder says, or 8, by default.
             mesh: where both are placed, by the rules of training; the default device if None.
             video_prompt: how a video stands in a prompt, v5 or 4.57 (of transformers).
+            visual_budget: most visual tokens of a prompt; None: as the family has it by default.
 
         Raises:
             UserError: unreadable folders, a drafter that does not fit the verifier, a selector
@@ -102,6 +105,8 @@ class Pipeline:
             raise UserError("selector and routed tokens: expected a drafter to use them, got none")
         config = read_config(verifier)
         processor = Processor.from_folder(verifier, config, video_prompt)
+        if visual_budget is not None:
+            processor = processor.with_budget(visual_budget)
         engine = Engine(
             model=build_model(config, dtype),
             params=read_weights(verifier, config, dtype, mesh),
@@ -112,18 +117,34 @@ class Pipeline:
         pipeline = cls(config=config, processor=processor, engine=engine)
         if drafter is None:
             return pipeline
+        return pipeline.with_drafter(
+            drafter, draft_length=draft_length, confidence=confidence, selector=selector,
+            routed_tokens=routed_tokens, tree=tree,
+        )  # fmt: skip
+
+    def with_drafter(
+        self, drafter: str | Path, *, draft_length: int = 5, confidence: float = 0.0,
+        selector: str | None = None, routed_tokens: int | None = None,
+        tree: DynamicTree | StaticTree | None = None,
+    ) -> "Pipeline":  # fmt: skip
+        """The same verifier, not read again, with the drafter of a folder. Arguments as in `load`.
+
+        Raises:
+            UserError: as `load`.
+        """
+        dtype, mesh = self.engine.model.dtype, self.engine.mesh
         if is_head(drafter):
             method, chosen, params = load_head(
-                drafter, engine.model, engine.params, draft_length=draft_length,
+                drafter, self.engine.model, self.engine.params, draft_length=draft_length,
                 confidence=confidence, tree=tree, selector=selector, routed_tokens=routed_tokens,
                 mesh=mesh,
             )  # fmt: skip
-            engine = dataclasses.replace(engine, drafter=chosen, drafter_params=params)
-            return dataclasses.replace(pipeline, engine=engine, kind=method)
+            engine = dataclasses.replace(self.engine, drafter=chosen, drafter_params=params)
+            return dataclasses.replace(self, engine=engine, kind=method)
         if tree is not None:
             raise UserError(f"draft tree: expected a head as drafter, got {drafter}")
         small = read_config(drafter)
-        check_pair(config, small, processor, Processor.from_folder(drafter, small))
+        check_pair(self.config, small, self.processor, Processor.from_folder(drafter, small))
         model = build_model(small, dtype)
         found = read_router(drafter, small.text.hidden_size)
         router = choose_router(found and found[0], selector, routed_tokens)
@@ -133,8 +154,8 @@ class Pipeline:
             chosen = RoutedDrafter(model, draft_length, router, confidence)
             if found:
                 params |= place_params({"router": found[1]}, ROUTER_RULES, mesh)
-        engine = dataclasses.replace(engine, drafter=chosen, drafter_params=params)
-        return dataclasses.replace(pipeline, engine=engine, kind=VLM)
+        engine = dataclasses.replace(self.engine, drafter=chosen, drafter_params=params)
+        return dataclasses.replace(self, engine=engine, kind=VLM)
 
     def with_draft_length(self, draft_length: int) -> "Pipeline":
         """The same pair with another draft length; 0 is plain decoding. A tree has its own depth,
@@ -208,11 +229,21 @@ class Pipeline:
 
     def run(
         self, prepared: Sequence[Prepared], batch_size: int,
+        update: Callable[[int, list[int]], None] | None = None, recorder: Recorder | None = None,
+    ) -> BatchOutput:  # fmt: skip
+        """Decode one batch; a recorder of as many rows is shown its rounds."""
+        arrays = self.arrays([p.inputs for p in prepared], batch_size)
+        return self.engine.run(arrays, [p.options for p in prepared], update, recorder)
+
+    def run_alone(
+        self, prepared: Sequence[Prepared], batch_size: int,
         update: Callable[[int, list[int]], None] | None = None,
     ) -> BatchOutput:  # fmt: skip
-        """Decode one batch."""
+        """The answers of the drafter by itself, with the visual tokens that it sees while it
+        drafts. Nothing is verified: no rounds. Raises UserError without a drafter, or for a head.
+        """
         arrays = self.arrays([p.inputs for p in prepared], batch_size)
-        return self.engine.run(arrays, [p.options for p in prepared], update)
+        return self.engine.run_alone(arrays, [p.options for p in prepared], update)
 
 
 def read_weights(
@@ -269,7 +300,7 @@ def batches(prepared: Sequence[Prepared], batch_size: int) -> Iterator[list[int]
         group, tiles = [], 0
         for index in members:
             own = len(prepared[index].inputs.tiles)
-            if group and (len(group) == batch_size or tiles + own > TILE_BUCKETS[-1]):
+            if group and (len(group) == batch_size or tiles + own > MOST_TILES):
                 yield group
                 group, tiles = [], 0
             group.append(index)

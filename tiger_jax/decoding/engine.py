@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tiger_jax.decoding import autoregressive, prefill, speculative, stopping
-from tiger_jax.decoding.drafters.protocol import Drafter, PromptArrays
+from tiger_jax.decoding import alone, autoregressive, prefill, speculative, stopping
+from tiger_jax.decoding.drafters.protocol import AnsweringDrafter, Drafter, PromptArrays
 from tiger_jax.decoding.programs import compiles, is_small, program
 from tiger_jax.decoding.state import DecodeState, Finish, Limits
+from tiger_jax.decoding.trace import Recorder
 from tiger_jax.errors import UserError
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops.sampling import Sampling, SamplingMode
@@ -116,6 +117,9 @@ class Engine:
     mesh: Mesh | None = None
     """Where the parameters are: requests are split over data and fsdp, heads over tensor."""
 
+    answers_alone: bool = False
+    """The drafter answers, and its model and parameters stand in the verifier's place."""
+
     def plain(self) -> "Engine":
         """The same verifier without a drafter."""
         return dataclasses.replace(self, drafter=None, drafter_params=None)
@@ -130,14 +134,16 @@ class Engine:
         return is_small(batch * self.nodes, self.model.decoder_weights)
 
     def run(
-        self, prompt: PromptArrays, options: Sequence[Options], update: Update | None = None
-    ) -> BatchOutput:
+        self, prompt: PromptArrays, options: Sequence[Options], update: Update | None = None,
+        recorder: Recorder | None = None,
+    ) -> BatchOutput:  # fmt: skip
         """Decode one batch.
 
         Args:
             prompt: B bucketed prompts.
             options: at most B of them; the prompts behind the last one only fill the batch.
             update: asks for streaming.
+            recorder: is shown every round (decoding/trace.py); the same rounds, one a call.
         """
         compiled = compiles()
         started = time.perf_counter()
@@ -146,10 +152,13 @@ class Engine:
         jax.block_until_ready(state.tokens)
         prefilled = time.perf_counter()
         watch = _Watch(options, self.detokenize, update)
-        if watch.needed:
+        if watch.needed or recorder is not None:
             while watch.look(state):
                 state = watch.stop_rows(state)
-                state = self.decode(state, request, limits, mode, rounds=1)
+                if recorder is None:
+                    state = self.decode(state, request, limits, mode, rounds=1)
+                else:
+                    state = recorder.step(self, state, request, limits, mode)
         else:
             state = self.decode(state, request, limits, mode)
         jax.block_until_ready(state.tokens)
@@ -160,6 +169,24 @@ class Engine:
             decode_seconds=finished - prefilled,
             compiled=compiles() > compiled,
         )
+
+    def run_alone(
+        self, prompt: PromptArrays, options: Sequence[Options], update: Update | None = None
+    ) -> BatchOutput:
+        """The answers of the drafter by itself (decoding/alone.py), arguments as `run` has them.
+
+        Log-probabilities are under the drafter's own law; there are no rounds. A confidence of the
+        drafter has no meaning here.
+
+        Raises:
+            UserError: no drafter, or a head, which cannot answer without its verifier.
+        """
+        if not isinstance(self.drafter, AnsweringDrafter):
+            got = "none" if self.drafter is None else "a head"
+            raise UserError(f"answers alone: expected a small model as drafter, got {got}")
+        model, params = self.drafter.model, self.drafter_params
+        engine = dataclasses.replace(self, model=model, params=params, answers_alone=True)
+        return engine.run(prompt, options, update)
 
     def prepare(
         self, prompt: PromptArrays, options: Sequence[Options]
@@ -202,15 +229,19 @@ class Engine:
     ) -> DecodeState:  # fmt: skip
         """Prefill; the state holds the first token of each row."""
         needed = prompt.tokens.shape[1] + room + self.nodes + 1
-        static = ("model", "drafter", "capacity", "room", "mode")
         if self.mesh is not None:
             prompt, request = move_batch((prompt, request), self.mesh)
+        common = {
+            "drafter": self.drafter, "params": self.params, "prompt": prompt, "request": request,
+            "limits": limits, "capacity": -(-needed // CAPACITY_STEP) * CAPACITY_STEP,
+            "room": room, "mode": mode,
+        }  # fmt: skip
+        static = ("drafter", "capacity", "room", "mode")
         with self.on_mesh():
-            return program(prefill.start, False, static)(
-                model=self.model, drafter=self.drafter, params=self.params,
-                drafter_params=self.drafter_params, prompt=prompt, request=request, limits=limits,
-                capacity=-(-needed // CAPACITY_STEP) * CAPACITY_STEP, room=room, mode=mode,
-            )  # fmt: skip
+            if self.answers_alone:
+                return program(alone.start, False, static)(**common)
+            begin = program(prefill.start, False, ("model", *static))
+            return begin(model=self.model, drafter_params=self.drafter_params, **common)
 
     def decode(
         self, state: DecodeState, request: Sampling, limits: Limits, mode: SamplingMode,
@@ -220,10 +251,14 @@ class Engine:
         bound = _UNLIMITED if rounds is None else np.int32(rounds)
         one_thread = self.is_small(state.pending.shape[0])
         common = {
-            "model": self.model, "params": self.params, "state": state, "request": request,
-            "limits": limits, "mode": mode,
+            "params": self.params, "state": state, "request": request, "limits": limits,
+            "mode": mode,
         }  # fmt: skip
         with self.on_mesh():
+            if self.answers_alone:
+                decode = program(alone.decode, one_thread, ("drafter", "mode"), ("state",))
+                return decode(drafter=self.drafter, blocks=bound, **common)
+            common |= {"model": self.model}
             if self.drafter is None:
                 decode = program(autoregressive.decode, one_thread, ("model", "mode"), ("state",))
                 return decode(steps=bound, **common)

@@ -53,18 +53,33 @@ def start(
     """
     taps = drafter.spec.taps if drafter else ()
     read = prefill_model(model, params, prompt, capacity, taps)
-    logits = sampling.mask_undrawable(read.logits, limits.drawable)
+    own = drafter.prefill(drafter_params, prompt, read.taps, capacity) if drafter else ()
+    return first_state(read.logits, read.cache, own, prompt, request, limits, room, mode)
+
+
+def first_state(
+    raw: Float[Array, "B 1 V"], cache: KVCache | None, drafter: Any, prompt: PromptArrays,
+    request: Sampling, limits: Limits, room: int, mode: SamplingMode,
+) -> DecodeState:  # fmt: skip
+    """Emit the first token.
+
+    Args:
+        raw: its scores, undrawable ids not masked.
+        cache: of the verifier, after the prompts.
+        drafter: the drafter's state, likewise.
+    """
+    logits = sampling.mask_undrawable(raw, limits.drawable)
     law = sampling.next_token_law(logits, request, mode)
     keys = sampling.draw_keys(request.seeds, prompt.lengths[:, None], Purpose.EMIT)
     first = sampling.draw(law, keys, mode)
     batch = prompt.tokens.shape[0]
     none = jnp.zeros((batch,), jnp.int32)
     state = DecodeState(
-        cache=read.cache,
+        cache=cache,
         lengths=prompt.lengths,
         rope_deltas=prompt.rope_deltas,
         pending=first[:, 0],
-        previous=jnp.take_along_axis(prompt.tokens, (prompt.lengths - 1)[:, None], axis=1)[:, 0],
+        previous=prompt.last_tokens,
         tokens=jnp.zeros((batch, room), jnp.int32),
         logprobs=jnp.zeros((batch, room), jnp.float32),
         counts=none,
@@ -74,7 +89,7 @@ def start(
         rounds=none,
         drafted=none,
         accepted=jnp.zeros((batch, room), jnp.int32),
-        drafter=drafter.prefill(drafter_params, prompt, read.taps, capacity) if drafter else (),
+        drafter=drafter,
     )
     one = jnp.ones((batch,), jnp.int32)
-    return emit(state, limits, first, token_logprobs(read.logits, first), one)[0]
+    return emit(state, limits, first, token_logprobs(raw, first), one)[0]

@@ -38,8 +38,8 @@ class Limits:
 class DecodeState:
     """One batch between two rounds. Donated to every program that takes it."""
 
-    cache: KVCache
-    """The verifier's keys and values."""
+    cache: KVCache | None
+    """The verifier's keys and values; None where a drafter answers alone."""
     lengths: Int[Array, "B"]
     """Valid cache rows; also the row that `pending` will have."""
     rope_deltas: Int[Array, "B"]

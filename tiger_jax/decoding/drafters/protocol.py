@@ -7,6 +7,7 @@ shape, and never touches the verifier's. Methods are pure; a drafter object hold
 and is hashable, so that it can be part of a program's compile key.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -16,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
-from tiger_jax.models.interface import DeviceTiles
+from tiger_jax.models.interface import DeviceTiles, VisionLanguageModel
 from tiger_jax.ops.rotary import rope_deltas
 from tiger_jax.ops.sampling import Sampling, SamplingMode
 from tiger_jax.routing.bank import Stream
@@ -43,6 +44,11 @@ class PromptArrays:
             return self.positions
         places = jnp.arange(self.tokens.shape[1], dtype=jnp.int32)[None]
         return jnp.broadcast_to(places, self.tokens.shape)
+
+    @property
+    def last_tokens(self) -> Int[Array, "B"]:
+        """The last token of each prompt."""
+        return jnp.take_along_axis(self.tokens, (self.lengths - 1)[:, None], axis=1)[:, 0]
 
     @property
     def rope_deltas(self) -> Int[Array, "B"]:
@@ -131,3 +137,30 @@ class RoutingDrafter(Drafter, Protocol):
     def route(self, params: Any, state: Any, context: RoundContext) -> Any:
         """Read the tokens committed last and choose; the returned state remembers the choice in
         `indices` [B, k]. `propose` begins with the same."""
+
+
+Extend = Callable[[Int[Array, "B 1"], Array | int, Any], tuple[Float[Array, "B 1 V"], Any]]
+"""(token, its number behind the root, drafter's state) -> (scores of the next token, state)."""
+
+
+@runtime_checkable
+class AnsweringDrafter(Drafter, Protocol):
+    """A drafter that can answer without a verifier: a whole model, which a head is not.
+
+    Scores are raw: undrawable ids are not masked.
+    """
+
+    draft_length: int
+    model: VisionLanguageModel
+
+    def begin_answer(
+        self, params: Any, prompt: PromptArrays, context: RoundContext, capacity: int
+    ) -> tuple[Float[Array, "B 1 V"], Any]:
+        """Read the prompts: scores of the first token behind them, and the state. The root of
+        `context` is the last token of each prompt."""
+
+    def begin_block(
+        self, params: Any, state: Any, context: RoundContext
+    ) -> tuple[Float[Array, "B 1 V"], Any, Extend]:
+        """Read what is new up to the root: scores of the token behind it, the state, and how to go
+        on. `propose` begins with the same."""

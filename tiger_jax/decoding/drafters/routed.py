@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from tiger_jax.decoding import draft_tree
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
 from tiger_jax.decoding.drafters.chain import ChainGrowth
-from tiger_jax.decoding.drafters.protocol import Commit, PromptArrays, RoundContext
+from tiger_jax.decoding.drafters.protocol import Commit, Extend, PromptArrays, RoundContext
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops import sampling
 from tiger_jax.ops.kv_cache import KVCache
@@ -140,28 +140,49 @@ class RoutedDrafter:
         self, params: Params, state: RoutedState, context: RoundContext, mode: SamplingMode
     ) -> tuple[DraftTree, RoutedState]:
         """Bring the stream up to the root, route, draft behind the routed tokens."""
+        raw, state, extend = self.begin_block(params, state, context)
+
+        def advance(token: Array, step: Array, cache: KVCache) -> tuple[Array, KVCache]:
+            raw, after = extend(token, step, state.replace(cache=cache))
+            return sampling.mask_undrawable(raw, context.drawable), after.cache
+
+        logits = sampling.mask_undrawable(raw, context.drawable)
+        growth = ChainGrowth(self.draft_length, self.confidence)
+        tree, cache = growth.grow(logits, state.cache, advance, context, mode)
+        return tree, state.replace(cache=cache)
+
+    def begin_answer(
+        self, params: Params, prompt: PromptArrays, context: RoundContext, capacity: int
+    ) -> tuple[Float[Array, "B 1 V"], RoutedState]:
+        """Read the prompts, and route at their last token: it has to be a token of text."""
+        taps = jnp.zeros((*prompt.tokens.shape, 0), jnp.float32)
+        return self.begin_block(params, self.prefill(params, prompt, taps, capacity), context)[:2]
+
+    def begin_block(
+        self, params: Params, state: RoutedState, context: RoundContext
+    ) -> tuple[Float[Array, "B 1 V"], RoutedState, Extend]:
+        """Bring the stream up to the root, route, run the routed tokens and the root."""
         state, scores = self._choose(params, state, context)
         ends = context.lengths + state.offsets + 1
 
         def run(
-            x: Array, positions: Array, first: Array | int, cache: KVCache
-        ) -> tuple[Array, KVCache]:
-            mask = tail_mask(ends, state.valid, first, x.shape[1], cache.capacity)
+            x: Array, positions: Array, first: Array | int, state: RoutedState
+        ) -> tuple[Array, RoutedState]:
+            mask = tail_mask(ends, state.valid, first, x.shape[1], state.cache.capacity)
             hidden, cache, _ = self.model.extend_embedded(
-                params, x, positions, cache, ends + first, mask
+                params, x, positions, state.cache, ends + first, mask
             )
-            logits = self.model.logits(params, hidden[:, -1:])
-            return sampling.mask_undrawable(logits, context.drawable), cache
+            return self.model.logits(params, hidden[:, -1:]), state.replace(cache=cache)
 
-        def advance(token: Array, step: Array, cache: KVCache) -> tuple[Array, KVCache]:
-            place = (context.positions + step)[:, None]
-            first = self.router.routed_tokens + step
-            return run(self.model.embed(params, token), place, first, cache)
+        def extend(
+            token: Array, number: Array | int, state: RoutedState
+        ) -> tuple[Array, RoutedState]:
+            place = (context.positions + number)[:, None]
+            first = self.router.routed_tokens + number
+            return run(self.model.embed(params, token), place, first, state)
 
-        logits, cache = run(*self._tail(params, state, scores, context), 0, state.cache)
-        growth = ChainGrowth(self.draft_length, self.confidence)
-        tree, cache = growth.grow(logits, cache, advance, context, mode)
-        return tree, state.replace(cache=cache)
+        raw, state = run(*self._tail(params, state, scores, context), 0, state)
+        return raw, state, extend
 
     def observe(self, params: Params, state: RoutedState, commit: Commit) -> RoutedState:
         """Remember the accepted drafts: the next round runs them through the stream."""
@@ -172,6 +193,12 @@ class RoutedDrafter:
         """Run the accepted drafts and the root through the stream, and choose with the state at the
         root."""
         return self._choose(params, state, context)[0]
+
+    def scores(
+        self, params: Params, state: RoutedState, context: RoundContext
+    ) -> Float[Array, "B R"]:
+        """What `route` chooses by, for every bank token; NEVER at padding."""
+        return self._choose(params, state, context)[1][:, 0]
 
     def _choose(
         self, params: Params, state: RoutedState, context: RoundContext

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from tiger_jax.decoding import draft_tree
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
 from tiger_jax.decoding.drafters.chain import ChainGrowth
-from tiger_jax.decoding.drafters.protocol import Commit, PromptArrays, RoundContext
+from tiger_jax.decoding.drafters.protocol import Commit, Extend, PromptArrays, RoundContext
 from tiger_jax.decoding.prefill import prefill_model
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops import sampling
@@ -47,19 +47,40 @@ class VLMDrafter:
     def propose(
         self, params: Params, state: KVCache, context: RoundContext, mode: SamplingMode
     ) -> tuple[DraftTree, KVCache]:
-        """Run the last two committed tokens, then draft.
+        """Run the last two committed tokens, then draft."""
+        raw, cache, extend = self.begin_block(params, state, context)
+
+        def advance(token: Array, step: Array, cache: KVCache) -> tuple[Array, KVCache]:
+            raw, cache = extend(token, step, cache)
+            return sampling.mask_undrawable(raw, context.drawable), cache
+
+        logits = sampling.mask_undrawable(raw, context.drawable)
+        growth = ChainGrowth(self.draft_length, self.confidence)
+        return growth.grow(logits, cache, advance, context, mode)
+
+    def begin_answer(
+        self, params: Params, prompt: PromptArrays, context: RoundContext, capacity: int
+    ) -> tuple[Float[Array, "B 1 V"], KVCache]:
+        """The prefill, and the scores that come with it."""
+        del context
+        read = prefill_model(self.model, params, prompt, capacity)
+        return read.logits, read.cache
+
+    def begin_block(
+        self, params: Params, state: KVCache, context: RoundContext
+    ) -> tuple[Float[Array, "B 1 V"], KVCache, Extend]:
+        """Run the last two committed tokens.
 
         After a fully accepted block the cache lacks the first of the two; otherwise its row is
         written again with the same values.
         """
 
-        def advance(token: Array, step: Array, cache: KVCache) -> tuple[Array, KVCache]:
-            return self._logits(params, token, cache, context.lengths + step, context)
+        def extend(token: Array, number: Array | int, cache: KVCache) -> tuple[Array, KVCache]:
+            return self._logits(params, token, cache, context.lengths + number, context)
 
         tokens = jnp.stack([context.previous, context.pending], axis=1)
-        logits, cache = self._logits(params, tokens, state, context.lengths - 1, context)
-        growth = ChainGrowth(self.draft_length, self.confidence)
-        return growth.grow(logits, cache, advance, context, mode)
+        raw, cache = self._logits(params, tokens, state, context.lengths - 1, context)
+        return raw, cache, extend
 
     def observe(self, params: Params, state: KVCache, commit: Commit) -> KVCache:
         """Nothing to do: accepted rows are already right, and the next round repairs the rest."""
@@ -70,9 +91,8 @@ class VLMDrafter:
         self, params: Params, tokens: Int[Array, "B T"], cache: KVCache,
         starts: Int[Array, "B"], context: RoundContext,
     ) -> tuple[Float[Array, "B 1 V"], Any]:  # fmt: skip
-        """Next-token logits after the last of `tokens`, undrawable ids masked."""
+        """Next-token logits after the last of `tokens`."""
         positions = (starts + context.rope_deltas)[:, None] + jnp.arange(tokens.shape[1])[None]
         mask = draft_tree.chain_mask(starts, tokens.shape[1], cache.capacity)
         hidden, cache, _ = self.model.extend(params, tokens, positions, cache, starts, mask)
-        logits = self.model.logits(params, hidden[:, -1:])
-        return sampling.mask_undrawable(logits, context.drawable), cache
+        return self.model.logits(params, hidden[:, -1:]), cache
