@@ -152,10 +152,9 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {text!r}")
+    return int(text)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
