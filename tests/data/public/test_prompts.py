@@ -247,10 +247,10 @@ def test_the_prompt_says_whether_ocr_tokens_and_subtitles_stand_in_it(tmp_path):
 def test_a_kit_without_a_prompt_for_the_data_set_gives_the_default():
     assert score_prompt(record("tallyqa"), "lmms").style == "vlmevalkit"
     assert score_prompt(record("chartqa"), "llava").style == "llava"
-    with pytest.raises(UserError, match="prompt style: expected one of llava, lmms, .*'lmsm'"):
+    with pytest.raises(UserError, match=r"prompt style: expected one of llava, lmms, .*'lmsm'"):
         score_prompt(record("tallyqa"), "lmsm")
     for ask in (score_prompt, speed_prompt):
-        with pytest.raises(UserError, match="expected a record of llava, .*got 'vqa'"):
+        with pytest.raises(UserError, match=r"expected a record of llava, .*got 'vqa'"):
             ask(record("vqa"))
 
 
