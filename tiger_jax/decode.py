@@ -5,6 +5,8 @@
         --verifier DIR --drafter DIR
     python -m tiger_jax.decode --requests questions.jsonl --report answers.json --batch-size 4
     python -m tiger_jax.decode --pair tiny_qwen3_vl --video clip.mp4 --prompt "What happens?"
+    python -m tiger_jax.decode --verifier DIR --video clip.mp4 --fps 1 --visual-budget 1440
+    python -m tiger_jax.decode --trace rounds.html
 
 Without arguments: the embedded pair looks at an embedded picture, streams its answer, and is
 compared with plain decoding of the same verifier.
@@ -49,6 +51,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
                       help="most pictures of a video (default likewise, usually 768)")  # fmt: skip
     what.add_argument("--video-prompt", choices=("v5", "4.57"), default="v5",
                       help="a video's marks as transformers 5 writes them, or 4.57")  # fmt: skip
+    what.add_argument("--visual-budget", type=int, metavar="N",
+                      help="LLaVA alone: most visual tokens of a prompt. Many pictures lose their "
+                           "detail views first; then all pictures and frames are pooled to fewer "
+                           "tokens each (default 2880 for 4096 positions)")  # fmt: skip
     what.add_argument("--prompt", help="the question; '<image>' and '<video>' in it place them")
     what.add_argument("--requests", metavar="FILE.jsonl",
                       help='one {"id", "images", "videos", "prompt", ...} a line, decoded in '
@@ -79,6 +85,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="also decode plainly: measured speedup, identical tokens yes or no",
     )
     out.add_argument("--report", metavar="FILE.json", help="write everything that was counted")
+    out.add_argument("--trace", metavar="FILE.html",
+                     help="write a page that shows every round: routed patches, draft, what was "
+                     "accepted; a section for each of --requests")  # fmt: skip
+    out.add_argument("--trace-png", metavar="DIR",
+                     help="write the same rounds as PNG files into this folder")  # fmt: skip
     out.add_argument("--quiet", action="store_true", help="answers only")
     _dry_run_arguments(parser)
     return parser.parse_args(argv)
@@ -169,6 +180,11 @@ def _run(args: argparse.Namespace) -> int:
     from tiger_jax.head_loading import parse_tree
     from tiger_jax.sharding.mesh import make_mesh, parse_sizes
 
+    tracer = None
+    if args.trace or args.trace_png:
+        from tiger_jax.traces.tracer import Tracer
+
+        tracer = Tracer()
     pair = args.pair or embedded.PAIRS[0]
     shown = args.image or args.video
     demo = not (shown or args.requests or args.verifier) and args.prompt is None
@@ -189,13 +205,15 @@ def _run(args: argparse.Namespace) -> int:
             batch_size=args.batch_size if args.requests else 1,
             compare=demo if args.compare is None else args.compare,
             video=session.VideoSampling(args.fps, args.max_frames),
-            video_prompt=args.video_prompt,
+            video_prompt=args.video_prompt, visual_budget=args.visual_budget,
             options=session.Options(
                 max_new_tokens=args.max_new_tokens, temperature=args.temperature,
                 top_k=args.top_k, top_p=args.top_p, seed=args.seed, stop=tuple(args.stop),
             ),
         ),
+        tracer=tracer,
     )  # fmt: skip
+    records = None
     if args.requests:
         records = session.read_records(args.requests)
         show = None if args.quiet else session.print_answer
@@ -211,6 +229,11 @@ def _run(args: argparse.Namespace) -> int:
         report = run.answer_one(asked.images, asked.videos, asked.prompt, stream)
     if args.report:
         Path(args.report).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if tracer is not None:
+        tracer.write(
+            run.pipeline, report, verifier=str(verifier), drafter=str(drafter), records=records,
+            page=args.trace, folder=args.trace_png,
+        )  # fmt: skip
     if not args.quiet:
         print(session.summary(report))
     if report.get("interrupted"):
@@ -260,17 +283,31 @@ def _check(args: argparse.Namespace) -> None:
     _check_routing(args)
     if "" in args.stop:
         raise UserError("--stop: expected a text, got an empty one")
-    if args.report:
-        folder = Path(args.report).resolve().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise UserError(f"--report: expected a writable folder, got {folder}")
-        target = Path(args.report)
-        if target.is_dir() or (target.exists() and not os.access(target, os.W_OK)):
-            raise UserError(f"--report: expected a writable file, got {target}")
+    _check_outputs(args)
     if args.requests and not Path(args.requests).is_file():
         raise UserError(
             f"{args.requests}: expected a JSON Lines file of requests, found none there"
         )
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Where the run will write: nothing is decoded in vain."""
+    for name, path in (("--report", args.report), ("--trace", args.trace)):
+        if path is None:
+            continue
+        target, folder = Path(path), Path(path).resolve().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UserError(f"{name}: expected a writable folder, got {folder}")
+        if not path or target.is_dir() or (target.exists() and not os.access(target, os.W_OK)):
+            raise UserError(f"{name}: expected a writable file, got {path!r}")
+    folder = args.trace_png
+    if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+        raise UserError(f"--trace-png: expected a writable folder that exists, got {folder!r}")
+    asked = "--trace" if args.trace else "--trace-png" if folder else None
+    if asked and args.dry_run:
+        raise UserError(f"{asked}: expected a run that decodes, got --dry-run")
+    if asked and args.requests and args.draft_length == AUTO:
+        raise UserError(f"{asked}: expected --draft-length N beside --requests, got auto")
 
 
 def _check_pictures(args: argparse.Namespace) -> None:
@@ -280,15 +317,13 @@ def _check_pictures(args: argparse.Namespace) -> None:
     known = published.PAIRS if args.dry_run else embedded.PAIRS
     if args.pair and args.pair not in known:
         raise UserError(f"--pair: expected one of {', '.join(known)}, got {args.pair!r}")
-    pair = args.pair or embedded.PAIRS[0]
     if args.dry_run and (args.image or args.video):
         raise UserError("--dry-run: expected no pictures, got --image or --video beside it")
-    if args.video and not args.verifier and pair not in embedded.VIDEO_PAIRS:
-        able = " or ".join(embedded.VIDEO_PAIRS)
-        raise UserError(f"--video: expected --pair {able} or a --verifier, got {pair}")
     for path in (*args.image, *args.video):
         if not os.path.exists(path):
             raise UserError(f"{path or repr(path)}: expected a picture or video, found none there")
+    if args.visual_budget is not None and args.visual_budget < 1:
+        raise UserError(f"--visual-budget: expected at least 1, got {args.visual_budget}")
     _check_sampling({"--fps": args.fps, "--max-frames": args.max_frames},
                     has_videos=bool(args.video or args.requests))  # fmt: skip
 
@@ -310,10 +345,11 @@ def _check_sampling(given: dict[str, float | None], has_videos: bool) -> None:
 
 
 def _check_routing(args: argparse.Namespace) -> None:
-    """Nothing routes without a drafter."""
+    """Nothing routes without a drafter, and there are no rounds to show."""
     given = {
         "--selector": args.selector, "--routed-tokens": args.routed_tokens,
         "--draft-tree": None if args.draft_tree == CHAIN else args.draft_tree,
+        "--trace": args.trace, "--trace-png": args.trace_png,
     }  # fmt: skip
     asked = next((name for name, value in given.items() if value is not None), None)
     if args.drafter == "none":

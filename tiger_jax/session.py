@@ -16,12 +16,13 @@ from tiger_jax.data.records import RecordError, Request, read_requests
 from tiger_jax.data.videos import VideoSampling
 from tiger_jax.decoding import costs, statistics
 from tiger_jax.decoding.drafters.tree import DynamicTree, StaticTree
-from tiger_jax.decoding.engine import BatchOutput, Options
+from tiger_jax.decoding.engine import BatchOutput, Options, Output
 from tiger_jax.decoding.programs import compiles
 from tiger_jax.errors import UserError
 from tiger_jax.pipeline import Answer, Pipeline, Prepared, batches
 from tiger_jax.routing.router import RouterConfig
 from tiger_jax.streaming import Stream
+from tiger_jax.traces.tracer import Tracer
 
 CALIBRATION_LENGTH = 8
 """Draft length while `auto` learns the acceptance; the longest that it may choose."""
@@ -55,6 +56,8 @@ class Settings:
     video: VideoSampling = USUAL_SAMPLING
     video_prompt: str = "v5"
     """How a video stands in a prompt: data.processor.VIDEO_PROMPTS."""
+    visual_budget: int | None = None
+    """Most visual tokens of a prompt, for a family that knows a budget; None: its default."""
     options: Options = dataclasses.field(default_factory=Options)
 
 
@@ -84,9 +87,11 @@ class Session:
     """Loads a pair and answers requests with it."""
 
     def __init__(
-        self, verifier: str | Path, drafter: str | Path | None, settings: Settings
-    ) -> None:
+        self, verifier: str | Path, drafter: str | Path | None, settings: Settings,
+        tracer: Tracer | None = None,
+    ) -> None:  # fmt: skip
         self.settings = settings
+        self._tracer = tracer
         self.pipeline = Pipeline.load(
             verifier, drafter,
             draft_length=settings.draft_length or CALIBRATION_LENGTH,
@@ -94,6 +99,7 @@ class Session:
             dtype=settings.dtype or runtime.default_dtype(),
             selector=settings.selector, routed_tokens=settings.routed_tokens, tree=settings.tree,
             mesh=settings.mesh, video_prompt=settings.video_prompt,
+            visual_budget=settings.visual_budget,
         )  # fmt: skip
         self.pipeline = dataclasses.replace(self.pipeline, video=settings.video)
         if settings.draft_length == 0:
@@ -119,7 +125,7 @@ class Session:
         output = self._timed([prepared], update)
         self._rounds.append(output.outputs[0].accepted_lengths)
         stream.end(output.outputs[0].text)
-        report = self._report([Answer("1", output.outputs[0])])
+        report = self._report([_answer(prepared, output.outputs[0])])
         return report | {"first_token_seconds": stream.first_token_seconds}
 
     def answer(self, records: Records, show: Callable[[Answer], None] | None = None) -> dict:
@@ -170,7 +176,7 @@ class Session:
     ) -> list[Answer]:
         """Answers to requests that are decoded together."""
         outputs = self._timed(group).outputs
-        answers = [Answer(item.request.id, out) for item, out in zip(group, outputs, strict=True)]
+        answers = [_answer(item, output) for item, output in zip(group, outputs, strict=True)]
         if show:
             for answer in answers:
                 show(answer)
@@ -196,7 +202,8 @@ class Session:
     ) -> BatchOutput:
         """Decode a group; when comparing, time warm runs of it with and without the drafter."""
         size = self.settings.batch_size
-        output = self.pipeline.run(group, size, update)
+        run = self.pipeline.run if self._tracer is None else self._tracer.recorded(self.pipeline)
+        output = run(group, size, update)
         if not self._comparing:
             self._tally.prefill_seconds += output.prefill_seconds
             self._tally.decode_seconds += output.decode_seconds
@@ -252,10 +259,12 @@ class Session:
             "draft_length": self.pipeline.engine.drafter.spec.depth if self._speculative else 0,
             "draft_nodes": self.pipeline.engine.drafter.spec.nodes if self._speculative else 0,
             **_routing_entry(self.pipeline.router),
+            "visual_budget": self.pipeline.processor.visual_budget,
             "batch_size": self.settings.batch_size,
             "calibration": self._calibration,
             "dtype": str(jnp.dtype(self.pipeline.engine.model.dtype)),
             "times_include_compilation": tally.compiled,
+            "times_include_trace": self._tracer is not None and not compare,
             "c": measured.c if measured else None,
             "c_route": measured.c_route if measured else None,
             "v": measured.v if measured else None,
@@ -308,6 +317,12 @@ def read_records(path: str) -> list[Request | RecordError]:
     ]  # fmt: skip
 
 
+def _answer(prepared: Prepared, output: Output) -> Answer:
+    return Answer(
+        prepared.request.id, output, tokens_per_frame=prepared.inputs.tokens_per_frame
+    )  # fmt: skip
+
+
 def print_answer(answer: Answer) -> None:
     """One line per request."""
     text = f"error: {answer.error}" if answer.error else answer.output.text
@@ -333,9 +348,11 @@ def summary(report: dict) -> str:
             f"   tau {report['tau']:.2f}   P(A>=2) {report['p_ge_2']:.2f}"
             f"   P(A>=4) {report['p_ge_4']:.2f}"
         )
+    lines += _shown(report)
     seconds = f"prefill {report['prefill_seconds']:.3f} s   decode {report['decode_seconds']:.3f} s"
-    if report["times_include_compilation"]:
-        seconds += " (compilation included)"
+    included = [what for what in ("compilation", "trace") if report[f"times_include_{what}"]]
+    if included:
+        seconds += f" ({' and '.join(included)} included)"
     if report.get("first_token_seconds"):
         seconds += f"   start to first token {report['first_token_seconds']:.1f} s"
     lines.append(seconds)
@@ -357,6 +374,17 @@ def summary(report: dict) -> str:
         ]
         lines.append(f"identical to plain decoding: {same}")
     return "\n".join(lines)
+
+
+def _shown(report: dict) -> list[str]:
+    """How many visual tokens pictures and frames had; nothing without any, or without a budget."""
+    requests, budget = report["requests"], report["visual_budget"]
+    sizes = sorted({size for request in requests for size in request["tokens_per_frame"]})
+    if not sizes or budget is None:
+        return []
+    count = sum(request["frames"] for request in requests)
+    each = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return [f"pictures and frames {count}   visual tokens of each {each}   budget {budget}"]
 
 
 def _warm(pipeline: Pipeline, group: list[Prepared], size: int) -> BatchOutput:
@@ -391,5 +419,8 @@ def _request_entry(answer: Answer) -> dict:
         "accepted_lengths": output.accepted_lengths if output else [],
         "finish_reason": output.finish_reason if output else None,
         "logprobs": output.logprobs if output else [],
+        "frames": len(answer.tokens_per_frame),  # and pictures
+        "visual_tokens": sum(answer.tokens_per_frame),
+        "tokens_per_frame": sorted(set(answer.tokens_per_frame)),
         "error": answer.error,
     }

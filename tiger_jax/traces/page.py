@@ -211,7 +211,7 @@ def _view(key: str, view: View) -> dict[str, Any]:
         "key": key, "name": view.name, "height": height,
         "width": _number(step * (count - 1) + width),
         "stills": [_number(step * number) for number in range(count)],
-        "font": _number(0.055 * max(height, width)),
+        "font": _number((0.045 if count == 1 else 0.06) * max(height, width)),
     }  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def _routed_view(
     canvas = _view(key, view)
     ranks = ", ".join(str(mark.rank) for mark in marks)
     label = f"{view.name} in round {round_}: routed patches of rank {ranks}"
-    boxed = [mark for mark in reversed(marks) if mark.box]  # the best one is drawn last
+    boxed = drawing_order(marks)
     side = round(pooled**0.5)
     cells = even_patches("", *view.size, side, side) if pooled else []
     lefts = canvas["stills"]
@@ -233,9 +233,21 @@ def _routed_view(
     }
 
 
+def drawing_order(marks: Sequence[Mark]) -> list[Mark]:
+    """Marks that have boxes: the best is drawn last, and dashed ones over solid ones, which show
+    between the dashes."""
+    boxed = [mark for mark in reversed(marks) if mark.box]
+    return sorted(boxed, key=is_coarse)
+
+
+def is_coarse(mark: Mark) -> bool:
+    """Whether a patch is of the base view, whose patches are drawn dashed."""
+    return mark.place.startswith(BASE)
+
+
 def _outline(mark: Mark, left: float) -> dict[str, Any]:
     return _rectangle(mark.box, left) | {
-        "coarse": mark.place.startswith(BASE),
+        "coarse": is_coarse(mark),
         "stroke": round(THIN + (THICK - THIN) * mark.strength, 2),
         "opacity": round(FAINT + (1 - FAINT) * mark.strength, 2),
     }
@@ -247,7 +259,7 @@ def _labels(marks: Sequence[Mark], left: float, font: float) -> list[dict[str, A
     ranks: dict[tuple[float, float], list[int]] = {}
     for mark in marks:
         box = mark.box
-        small = min(box.bottom - box.top, box.right - box.left) < 2 * font
+        small = min(box.bottom - box.top, box.right - box.left) < 3 * font
         y = box.top if small else (box.top + box.bottom) / 2
         x = box.left if small else (box.left + box.right) / 2
         place = _number(max(x, 0.6 * font) + left), _number(max(y, 0.6 * font))

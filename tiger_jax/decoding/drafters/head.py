@@ -238,13 +238,29 @@ class HeadDrafter:
         state, root = self._refresh(params, state, context)
         if not self.routed_tokens:
             return state, root
-        query = root.x
-        if self.route_query == "hidden":
-            nothing = jnp.zeros_like(state.valid)
-            mask = committed_mask(nothing, root_end(state, context), state.cache)
-            query = self._attend(params, root, state.cache, mask)
+        query = self._query(params, state, context, root)
         found = self._route(params, state, context, query, 0, state.cache)
         return state.replace(**found), root
+
+    def scores(
+        self, params: Params, state: HeadState, context: RoundContext
+    ) -> Float[Array, "B R"] | None:
+        """What `route` chooses by, for every bank token; None for a head that does not route."""
+        if not self.routed_tokens:
+            return None
+        state, root = self._refresh(params, state, context)
+        query = self._query(params, state, context, root)
+        return self._scores(params, state, context, query, 0)[:, 0]
+
+    def _query(
+        self, params: Params, state: HeadState, context: RoundContext, root: Rows
+    ) -> Float[Array, "B 1 X"]:
+        """What asks the router at the root."""
+        if self.route_query == "input":
+            return root.x
+        nothing = jnp.zeros_like(state.valid)
+        mask = committed_mask(nothing, root_end(state, context), state.cache)
+        return self._attend(params, root, state.cache, mask)
 
     def _refresh(
         self, params: Params, state: HeadState, context: RoundContext
@@ -268,14 +284,7 @@ class HeadDrafter:
         query: Float[Array, "B T X"], step: Array | int, cache: KVCache,
     ) -> dict[str, Array | KVCache]:  # fmt: skip
         """The k bank rows that fit best, copied to the front: `cache`, `indices` and `valid`."""
-        places = jnp.broadcast_to((context.lengths + step)[:, None], query.shape[:2])
-        keys = sampling.draw_keys(context.sampling.seeds, places, Purpose.ROUTE)
-        scores = routing.route_scores(
-            self.router, params["head"].get("router"), query, state.bank, keys
-        )
-        if query.shape[1] > 1:  # the branches of a tree share one route: each has a say
-            shared = jax.nn.softmax(scores, axis=-1).mean(axis=1, keepdims=True)
-            scores = jnp.where(state.bank.valid[:, None], shared, NEVER)
+        scores = self._scores(params, state, context, query, step)
         routed = routing.choose(scores, self.router.routed_tokens, state.bank.sources)
 
         def copy(rows: Array, bank_rows: Array) -> Array:
@@ -291,6 +300,21 @@ class HeadDrafter:
             "cache": cache.replace(keys=keys, values=values), "indices": routed.indices[:, 0],
             "valid": routed.valid[:, 0],
         }  # fmt: skip
+
+    def _scores(
+        self, params: Params, state: HeadState, context: RoundContext,
+        query: Float[Array, "B T X"], step: Array | int,
+    ) -> Float[Array, "B 1 R"]:  # fmt: skip
+        """How well the bank fits; the branches of a tree share one route."""
+        places = jnp.broadcast_to((context.lengths + step)[:, None], query.shape[:2])
+        keys = sampling.draw_keys(context.sampling.seeds, places, Purpose.ROUTE)
+        scores = routing.route_scores(
+            self.router, params["head"].get("router"), query, state.bank, keys
+        )
+        if query.shape[1] > 1:  # each branch has a say
+            shared = jax.nn.softmax(scores, axis=-1).mean(axis=1, keepdims=True)
+            scores = jnp.where(state.bank.valid[:, None], shared, NEVER)
+        return scores
 
     def advance(
         self, params: Params, state: HeadState, context: RoundContext, token: Int[Array, "B 1"],
