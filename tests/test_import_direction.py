@@ -26,9 +26,12 @@ BELOW = {
         "command_line",  # of its own commands: inspect, build_pool
     },
     "testing": {"models", "ops"},
+    "metrics": set(),
 }
 EVERYWHERE = {"errors", "__version__"}
 ONLY_IN = {
+    "anls_star": {"metrics/anls.py"},
+    "pycocoevalcap": {"metrics/captions.py"},
     "orbax": {"training/checkpoint.py", "weights/orbax_io.py"},
     "tensorboardX": {"training/metric_log.py"},
     "grain": {"data/mixtures.py", "data/pool_files.py"},

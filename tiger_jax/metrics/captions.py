@@ -41,7 +41,7 @@ def caption_scores(
     wanted = {key: list(references[key]) for key in references}
     java = shutil.which("java") is not None
     if tokenize:
-        found, wanted = _ptb_tokens(found), _ptb_tokens(wanted)
+        found, wanted = _tokenized(found, wanted)
     scores = _ngram_scores(found, wanted)
     if meteor is False or (meteor is None and not java):
         reason = "not asked for" if meteor is False else "no java on this machine"
@@ -84,25 +84,29 @@ def _installed() -> Iterator[None]:
         ) from error
 
 
-def _lines(captions: Captions) -> Captions:
-    """Each caption on one line: a break in it, also a Unicode one, would shift all that follow."""
-    return {key: [" ".join(text.split()) for text in texts] for key, texts in captions.items()}
-
-
 def _need_java(what: str) -> None:
     if shutil.which("java") is None:
         raise UserError(f"{what}: expected java on the PATH, found none; install a JRE")
 
 
-def _ptb_tokens(captions: Captions) -> Captions:
-    """Stanford's tokens, joined by single spaces, of pycocoevalcap's own jar.
+def _tokenized(*groups: Captions) -> list[Captions]:
+    """The groups with their captions as PTB tokens, all from one start of java."""
+    flat = [text for captions in groups for texts in captions.values() for text in texts]
+    tokens = iter(_ptb_tokens(flat))
+    return [
+        {key: [next(tokens) for _ in texts] for key, texts in captions.items()}
+        for captions in groups
+    ]
+
+
+def _ptb_tokens(texts: Sequence[str]) -> list[str]:
+    """Each text's Stanford tokens, joined by single spaces, of pycocoevalcap's own jar.
 
     Its Python class does the same but writes into its installed folder and on the terminal.
     """
     _need_java("PTB tokens")
     with _installed():
         from pycocoevalcap.tokenizer import ptbtokenizer
-    flat = [(key, text) for key, texts in _lines(captions).items() for text in texts]
     command = [
         "java", "-cp", ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR,
         "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase",
@@ -110,19 +114,21 @@ def _ptb_tokens(captions: Captions) -> Captions:
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=Path(ptbtokenizer.__file__).parent, capture_output=True, check=False,
-        input="".join(f"{text}\n" for _, text in flat).encode(),
+        input="".join(f"{_one_line(text)}\n" for text in texts).encode(),
     )  # fmt: skip
-    lines = done.stdout.decode().split("\n")[:-1]
-    if done.returncode != 0 or len(lines) != len(flat):
+    lines = done.stdout.decode(errors="replace").split("\n")[:-1]
+    if done.returncode != 0 or len(lines) != len(texts):
         raise UserError(
-            f"PTB tokens: expected {len(flat)} lines from java, got {len(lines)} and exit code "
+            f"PTB tokens: expected {len(texts)} lines from java, got {len(lines)} and exit code "
             f"{done.returncode}: {_last_line(done.stderr)}"
         )
     dropped = frozenset(ptbtokenizer.PUNCTUATIONS)
-    tokens: Captions = {key: [] for key in captions}
-    for (key, _), line in zip(flat, lines, strict=True):
-        tokens[key].append(" ".join(word for word in line.split() if word not in dropped))
-    return tokens
+    return [" ".join(word for word in line.split() if word not in dropped) for line in lines]
+
+
+def _one_line(text: str) -> str:
+    """A line break inside a caption, also a Unicode one, would shift all captions after it."""
+    return " ".join(text.split())
 
 
 def _last_line(stream: bytes) -> str:
@@ -137,7 +143,7 @@ def _meteor(found: Captions, wanted: Captions) -> float:
         from pycocoevalcap.meteor.meteor import Meteor
     scorer = Meteor()
     try:
-        score, _ = scorer.compute_score(_lines(wanted), _lines(found))
+        score, _ = scorer.compute_score(_one_lines(wanted), _one_lines(found))
     except (ValueError, OSError) as error:
         raise UserError(f"METEOR: expected a score from java, got: {error}") from error
     finally:
@@ -148,3 +154,7 @@ def _meteor(found: Captions, wanted: Captions) -> float:
         # wait and all three pipes: the scorer closes only its input.
         scorer.meteor_p.communicate()
     return float(score)
+
+
+def _one_lines(captions: Captions) -> Captions:
+    return {key: [_one_line(text) for text in texts] for key, texts in captions.items()}
