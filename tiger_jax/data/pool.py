@@ -67,8 +67,11 @@ class PoolSource(Sequence[Example]):
         return len(self.records)
 
     def __getitem__(self, place: Any) -> Example:
-        """Raises UserError for a record or picture that is not what the pool says."""
-        fields = json.loads(self.records[int(place)])
+        """Raises UserError for a picture that is not what the pool says."""
+        count, place = len(self), int(place)
+        if not -count <= place < count:
+            raise IndexError(f"{self.folder}: expected a place below {count}, got {place}")
+        fields = json.loads(self.records[place % count])
         images = tuple(self._picture(fields["uid"], sha) for sha in fields["images"])
         return Example(
             id=fields["uid"], prompt=fields["prompt"], images=images, source=fields["source"],
