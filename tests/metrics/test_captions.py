@@ -84,6 +84,25 @@ def test_the_missing_package_is_named(monkeypatch):
         caption_scores(PREDICTIONS, REFERENCES, tokenize=False)
 
 
+def test_a_meteor_that_dies_is_told_and_waits_for_nobody(tmp_path, monkeypatch):
+    fake = tmp_path / "java"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(UserError, match="METEOR: expected a score from java, got: "):
+        caption_scores(PREDICTIONS, REFERENCES, tokenize=False, meteor=True)
+
+
+@pytest.mark.java
+@needs_java
+def test_raw_captions_score_as_their_tokens():
+    raw = caption_scores(
+        {1: "A b, c d e.", 2: "K l!"}, {1: ("a b c d",), 2: ("k\nl", "M n.")}, meteor=False
+    )
+    tokens = caption_scores(PREDICTIONS, REFERENCES, tokenize=False, meteor=False)
+    assert raw == pytest.approx(tokens)
+
+
 @pytest.mark.java
 @needs_java
 def test_ptb_tokens(capfd):
