@@ -156,8 +156,7 @@ def picture_of(row: Row, name: str, folder: Path | None = None) -> Picture | Non
     Raises:
         BadRecord: not struct<bytes, path>.
     """
-    value = row.value(name, None)
-    return None if value is None else _picture(row, name, value, folder)
+    return _picture(row, name, row.value(name, None), folder)
 
 
 def pictures_of(row: Row, name: str, folder: Path | None = None) -> tuple[Picture, ...]:
@@ -170,6 +169,8 @@ def pictures_of(row: Row, name: str, folder: Path | None = None) -> tuple[Pictur
 
 
 def _picture(row: Row, name: str, value: Any, folder: Path | None) -> Picture | None:
+    if value is None:
+        return None
     data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (0, 0)
     if not isinstance(data, bytes | None) or not isinstance(path, str | None):
         raise BadRecord("wrong type", f"{row.place}: {name}: expected struct<bytes, path>")
