@@ -18,6 +18,6 @@ def get_config() -> ml_collections.ConfigDict:
         "max_new_tokens": 96,
         "draft_length": 5,
         "dtype": "",
-        "picture": "",  # PNG, PDF or SVG file to draw the rounds into
+        "picture": "",  # PNG file to draw the rounds into
         "report": "",  # a JSON file
     })  # fmt: skip

@@ -1,18 +1,15 @@
 """Figures of the sweeps and of training. matplotlib is imported only when one is drawn."""
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tiger_jax.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-    from PIL.Image import Image
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Told apart by colour-blind readers too (Okabe and Ito)."""
@@ -85,39 +82,6 @@ def plot_training(
         axes.plot(steps, values, color=colour, linewidth=1.5, label=name)
     axes.xaxis.get_major_locator().set_params(integer=True)
     _finish(figure, axes, path)
-
-
-def plot_routes(
-    picture: "Image", rounds: Sequence[Any], side: float, path: str | Path, columns: int = 4
-) -> None:
-    """The picture once a round with the routed patches outlined; below, what the round gave.
-
-    Args:
-        rounds: route_picture.RoundView of each.
-        side: of a patch, as a share of the picture.
-        path: the file; its ending tells the format.
-
-    Raises:
-        UserError: the file cannot be written, or matplotlib is missing.
-    """
-    rows = -(-len(rounds) // columns)
-    figure = _empty_figure((2.4 * columns, 2.9 * rows))
-    for number, view in enumerate(rounds, start=1):
-        axes = figure.add_subplot(rows, columns, number)
-        axes.imshow(picture, extent=(0, 1, 1, 0), alpha=0.75, aspect=picture.height / picture.width)
-        for y, x in view.places:
-            corner = (min(x, 1 - side / 2) - side / 2, y - side / 2)
-            axes.add_patch(_outline(corner, side))
-        axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-        text = textwrap.fill(f"{number}. {view.accepted} [{view.replacement}]", 32)
-        axes.set_xlabel(text, fontsize=8, loc="left")
-    _save(figure, path)
-
-
-def _outline(corner: tuple[float, float], side: float) -> "Rectangle":
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, side, side, fill=False, edgecolor=COLOURS[1], linewidth=2)
 
 
 def _draw_sweep(axes: "Axes", rows: Sequence[KPoint], name: str, colour: str) -> None:

@@ -1,12 +1,14 @@
 """Where each visual token looked: boxes in the pixels of the picture as it was given.
 
-H, W: height and width of the picture; p: patch side; n: patches on a tile's side.
+H, W: height and width of the picture; p: patch side; n: patches on a tile's side; s: patches on a
+side of a pooled square; t: visual tokens of a picture.
 
 The box of a token is what its patch covers, projected back through resizing and padding. Resizing
 mixes in a few pixels beyond the border, and the tower's attention all others: a box is where the
 token stands, not all it knows.
 
-    LLaVA-NeXT   base view   the picture squashed into n x n patches: a box is H/n by W/n
+    LLaVA-NeXT   base view   the picture squashed into n x n patches: a box is H/n by W/n; where a
+                             budget pools them, s times that, and less at the edge that cuts it
                  crops       the picture fitted into a grid of tiles and padded evenly: a patch is
                              p / scale by p / scale; patches that saw padding alone have no box
                  newlines    end each line of the crops, and have no box
@@ -15,7 +17,11 @@ token stands, not all it knows.
 
 import math
 from functools import singledispatch
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
 
 from tiger_jax.models.config import LlavaNextConfig, ModelConfig, Qwen3VLConfig
 from tiger_jax.models.image_geometry import best_resolution, unpadded_grid
@@ -55,13 +61,14 @@ class Patch(NamedTuple):
 
 @singledispatch
 def picture_patches(
-    config: ModelConfig, height: int, width: int, grid: tuple[int, int]
+    config: ModelConfig, height: int, width: int, places: Float[np.ndarray, "t 2"]
 ) -> list[Patch]:
     """Patches of one picture, or of one frame of a video, in the order of its tokens.
 
     Args:
         height, width: of the picture as it was given, in pixels.
-        grid: rows and columns in tokens; (0, 0) where the family does not need it.
+        places: (y, x) in 0..1 of each token as the prompt has it. They say how the processor cut
+            the picture: their number and spacing alone are read, never a box.
 
     Raises:
         TypeError: a model whose geometry is not known.
@@ -70,13 +77,23 @@ def picture_patches(
 
 
 @picture_patches.register
-def _(config: Qwen3VLConfig, height: int, width: int, grid: tuple[int, int]) -> list[Patch]:
-    return even_patches(WHOLE, height, width, *grid)
+def _(
+    config: Qwen3VLConfig, height: int, width: int, places: Float[np.ndarray, "t 2"]
+) -> list[Patch]:
+    rows, columns = (len(np.unique(places[:, axis])) for axis in (0, 1))
+    return even_patches(WHOLE, height, width, rows, columns)
 
 
 @picture_patches.register
-def _(config: LlavaNextConfig, height: int, width: int, grid: tuple[int, int]) -> list[Patch]:
-    return [*base_patches(config, height, width), *crop_patches(config, height, width)]
+def _(
+    config: LlavaNextConfig, height: int, width: int, places: Float[np.ndarray, "t 2"]
+) -> list[Patch]:
+    base_rows = config.vision.grid**2
+    if len(places) > base_rows:  # anyres
+        return [*base_patches(config, height, width), *crop_patches(config, height, width)]
+    # The first square is whole: its centre is half a stride from the edge.
+    stride = round(float(places[0, 0]) * 2 * config.vision.grid)
+    return base_patches(config, height, width, stride)
 
 
 def even_patches(part: str, height: int, width: int, rows: int, columns: int) -> list[Patch]:
@@ -88,11 +105,20 @@ def even_patches(part: str, height: int, width: int, rows: int, columns: int) ->
     ]  # fmt: skip
 
 
-def base_patches(config: LlavaNextConfig, height: int, width: int) -> list[Patch]:
-    """The picture squashed into one tile; pixels behind the last whole patch are not seen."""
+def base_patches(config: LlavaNextConfig, height: int, width: int, stride: int = 1) -> list[Patch]:
+    """The picture squashed into one tile; pixels behind the last whole patch are not seen.
+
+    Args:
+        stride: patches on a side of the squares that are averaged to one token each.
+    """
     vision = config.vision
-    covered = vision.grid * vision.patch_size / vision.image_size
-    return even_patches(BASE, height * covered, width * covered, vision.grid, vision.grid)
+    lines = [min(first, vision.grid) for first in range(0, vision.grid + stride, stride)]
+    shares = [line * vision.patch_size / vision.image_size for line in lines]
+    edges = list(pairwise(shares))
+    return [
+        Patch(BASE, i, j, Box(top * height, left * width, bottom * height, right * width))
+        for i, (top, bottom) in enumerate(edges) for j, (left, right) in enumerate(edges)
+    ]  # fmt: skip
 
 
 def crop_patches(config: LlavaNextConfig, height: int, width: int) -> list[Patch]:

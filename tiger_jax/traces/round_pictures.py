@@ -54,6 +54,17 @@ def write_pictures(folder: Path, stories: Sequence[Story], settings: Mapping[str
             picture.save(folder / f"{name}round-{round_.number:03}.png", optimize=True)
 
 
+def write_sheet(path: Path, story: Story) -> None:
+    """All rounds of a request below each other, as one PNG. Raises OSError."""
+    pictures = [draw_round(story, round_) for round_ in story.rounds]
+    sheet = Image.new("RGB", (WIDTH, max(sum(p.height for p in pictures), 1)), "white")
+    top = 0
+    for picture in pictures:
+        sheet.paste(picture, (0, top))
+        top += picture.height
+    sheet.save(path, "PNG", optimize=True)
+
+
 def draw_round(story: Story, round_: RoundStory, settings: str = "") -> Image.Image:
     """One round of a request as a picture of WIDTH pixels, as high as it needs."""
     # Drawn once on a canvas that is surely high enough, then cut: heights follow from wrapping.

@@ -31,6 +31,11 @@ class Token:
     """ACCEPTED, REJECTED, REPLACEMENT (the verifier's, in a rejected one's place), BONUS (the
     verifier's, behind a draft that was accepted whole), or UNJUDGED (behind the answer's end)."""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the verifier's."""
+        return self.fate in (REPLACEMENT, BONUS)
+
 
 @dataclasses.dataclass(frozen=True)
 class Mark:

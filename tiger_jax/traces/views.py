@@ -68,16 +68,11 @@ def place(views: list[View], pipeline: Pipeline, inputs: PromptInputs) -> Shown:
     patches: list[tuple[int, Patch]] = []
     for number, view in enumerate(views):
         where = inputs.places[inputs.image_ids == number]
-        own = picture_patches(pipeline.config, *view.size, _grid(where))
+        own = picture_patches(pipeline.config, *view.size, where)
         if len(own) != len(where):
             raise ValueError(f"{view.name}: expected {len(where)} visual tokens, got {len(own)}")
         patches += [(number, patch) for patch in own]
     return Shown(tuple(views), tuple(patches))
-
-
-def _grid(places: np.ndarray) -> tuple[int, int]:
-    """Lines and columns of tokens whose centres are `places`, of a picture that was cut evenly."""
-    return len(np.unique(places[:, 0])), len(np.unique(places[:, 1]))
 
 
 def _views(processor: Processor, text: str, pictures: Pictures) -> Iterator[View]:
@@ -85,7 +80,7 @@ def _views(processor: Processor, text: str, pictures: Pictures) -> Iterator[View
     images, videos = enumerate(pictures.images, 1), enumerate(pictures.videos, 1)
     image, video = processor.placeholder("image"), processor.placeholder("video")
     waiting = {image: len(pictures.images), video: len(pictures.videos)}
-    for token in processor.encode(text):
+    for token in processor.encode_prompt(text, len(pictures.videos)):
         if not waiting.get(token):
             continue
         waiting[token] -= 1
