@@ -42,7 +42,7 @@ from tiger_jax.evaluation import tables
 TASKS = {
     "scenes": "scene_run", "drafters": "exact_run", "routing_cost": "routing_cost",
     "routes": "route_picture", "curves": "curves", "peer_transformers": "peer_run",
-    "head_compile": "head_compile",
+    "head_compile": "head_compile", "benchmark": "benchmark_run",
 }  # fmt: skip
 """Task of a config -> the module of tiger_jax.evaluation whose `evaluate` does it."""
 
@@ -82,6 +82,8 @@ def _run(config: Any) -> int:
         from tiger_jax.evaluation import exact_report, plots
 
         plots.plot_k_sweep(exact_report.k_points(report), config.plot)
+    if report.get("interrupted"):  # what was done until then is in the report
+        raise KeyboardInterrupt
     return 0
 
 

@@ -11,18 +11,21 @@ _BLOCKS = 256
 """Blocks read of each weights file: all of a small one, 16 MiB of a large one, evenly spread."""
 
 
-def fingerprint(folder: str | os.PathLike) -> str:
+def fingerprint(folder: str | os.PathLike, config_name: str = "config.json") -> str:
     """16 hexadecimal digits that change with config.json or with the weights.
 
+    Args:
+        config_name: the file that is read as config.json; a draft head's has another name.
+
     Raises:
-        UserError: no weights or no config.json lie there.
+        UserError: no weights or no such file lie there.
     """
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder}: expected *.safetensors, found none")
-    config = Path(folder) / "config.json"
+    config = Path(folder) / config_name
     if not config.is_file():
-        raise UserError(f"{folder}: expected config.json, found none")
+        raise UserError(f"{folder}: expected {config_name}, found none")
     digest = hashlib.sha256(config.read_bytes())
     for path in files:
         size = path.stat().st_size

@@ -1,0 +1,137 @@
+"""Runs a benchmark: questions of data sets to every method, with a journal that survives a kill.
+
+Long answers to speed prompts are timed and counted, short ones to score prompts are scored; no
+number of one mode is ever taken from the other.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tiger_jax import embedded, runtime
+from tiger_jax.errors import UserError
+from tiger_jax.evaluation import benchmark_config, benchmark_report, sample
+from tiger_jax.evaluation.benchmark_cells import Cell, Pass, Setting, hardware
+from tiger_jax.evaluation.benchmark_methods import Method, find, weights_name
+from tiger_jax.evaluation.journal import Journal
+from tiger_jax.evaluation.progress import Counter
+from tiger_jax.evaluation.questions import open_source
+from tiger_jax.evaluation.sample import Sample
+from tiger_jax.pipeline import Pipeline
+
+JOURNAL = "journal.jsonl"
+
+
+def evaluate(config: Any) -> tuple[dict, str]:
+    """Run a benchmark config: (report, text to print).
+
+    Ctrl-C ends it early: `interrupted` of the report, which has what was answered until then. The
+    same command goes on from there.
+
+    Raises:
+        UserError: a config, a variant or a data set that cannot be used, or a run folder that
+            cannot be written.
+    """
+    benchmark_config.check(config)
+    methods, left_out = find(config)
+    folder = run_folder(config)
+    verifier_folder = Path(config.verifier or embedded.verifier(config.pair))
+    samples, reasons = read_samples(config, folder)
+    dtype = config.dtype or runtime.default_dtype()
+    verifier = Pipeline.load(
+        verifier_folder, dtype=dtype, visual_budget=config.visual_budget or None
+    )
+    setting = Setting(config, verifier_folder, weights_name(verifier_folder), dtype, hardware())
+    cells: list[Cell] = [
+        cell
+        for method in methods
+        for chosen in samples
+        for size in config.batch_sizes
+        for cell in setting.cells(method, chosen, size)
+    ]
+    with Journal.open(folder / JOURNAL) as journal:
+        interrupted = _interrupted(config, setting, journal, verifier, cells)
+        report = benchmark_report.build(
+            config, cells, journal, left_out + reasons, interrupted
+        )  # fmt: skip
+    text = benchmark_report.text(report)
+    benchmark_report.write(folder, report, text, cells, journal)
+    return report, text
+
+
+def run_folder(config: Any) -> Path:
+    """Where the journal and the reports of a run lie. Raises UserError."""
+    folder = Path(config.out or Path(config.runs) / "benchmark" / config.table)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out: expected a folder, got {folder} ({error.strerror})") from None
+    return folder
+
+
+def read_samples(config: Any, folder: Path) -> tuple[list[Sample], list[str]]:
+    """The questions of every data set, and one line for each that is left out.
+
+    Raises:
+        UserError: a data set that cannot be used, unless `skip_missing`; or none that can.
+    """
+    found, reasons = [], []
+    for entry in benchmark_config.entries(config):
+        name = f"{entry['label']} ({entry['mode']})"
+        try:
+            chosen = sample.take(open_source(config, entry), entry, config.seed, folder)
+            if not chosen.questions:
+                faults = ", ".join(f"{n} {kind}" for kind, n in chosen.faults.items())
+                raise UserError(f"no usable question (faults: {faults or 'none'})")
+            found.append(chosen)
+        except UserError as error:
+            if not config.skip_missing:
+                raise
+            reasons.append(f"{name}: {error}")
+    if not found:
+        raise UserError(f"datasets: expected at least one that can be read; {reasons[0]}")
+    return found, reasons
+
+
+def _interrupted(
+    config: Any, setting: Setting, journal: Journal, verifier: Pipeline, cells: Sequence[Cell]
+) -> bool:
+    """Answer what the journal does not have; whether ctrl-C stopped it."""
+    left = sum(
+        not journal.cell(cell.fingerprint).has([uid])
+        for cell in cells
+        for uid in cell.sample.uids
+    )  # fmt: skip
+    counter, began = Counter(left, "answers"), time.perf_counter()
+    try:
+        for method in dict.fromkeys(cell.method.name for cell in cells):
+            own = [cell for cell in cells if cell.method.name == method]
+            _run_method(config, setting, journal, verifier, own, counter)
+    except KeyboardInterrupt:
+        return True
+    print(
+        f"{left} answers in {time.perf_counter() - began:.0f} s", file=sys.stderr
+    )  # fmt: skip
+    return False
+
+
+def _run_method(
+    config: Any, setting: Setting, journal: Journal, verifier: Pipeline, cells: Sequence[Cell],
+    counter: Counter,
+) -> None:  # fmt: skip
+    """All passes of one method; its drafter is loaded only if something is left to answer."""
+    method: Method = cells[0].method
+    passes: dict[tuple[int, int], list[Cell]] = {}
+    for cell in cells:
+        if not journal.cell(cell.fingerprint).has(cell.sample.uids):
+            passes.setdefault((id(cell.sample), cell.batch_size), []).append(cell)
+    if not passes:
+        return
+    pipeline = method.load(verifier, max(config.draft_lengths))
+    for group in passes.values():
+        with contextlib.closing(Pass(setting, journal, pipeline, group).run()) as steps:
+            for answered in steps:
+                counter.add(answered)
