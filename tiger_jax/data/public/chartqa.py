@@ -6,6 +6,7 @@ Hugging Face: HuggingFaceM4/ChartQA (label is a list, human_or_machine 0/1) and 
 No layout has ids, so a record is known by its place: "human-3" from 0, or its parquet row.
 """
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
@@ -26,7 +27,7 @@ _PLACES = ("", "{split}/", "ChartQA Dataset/{split}/")
 
 
 def read(
-    root: Path, split: str, images: str | None = None
+    root: Path, split: str, images: str | os.PathLike | None = None
 ) -> Iterator[PublicRecord | Fault]:  # fmt: skip
     """Records and faults of one split; the human part first.
 
@@ -76,7 +77,7 @@ def _original_files(root: Path, split: str) -> dict[str, Path]:
 
 
 def _read_part(
-    file: Path, split: str, part: str, images: str | None
+    file: Path, split: str, part: str, images: str | os.PathLike | None
 ) -> Iterator[PublicRecord | Fault]:
     split_folder = file.parent
     beside = split_folder if (split_folder / "png").is_dir() else split_folder.parent

@@ -85,9 +85,7 @@ def _official_records(
     named = re.search(r"20(14|17)", file.name)
     year = year or (named.group() if named else None)
     if year is None or (named and named.group() != year):
-        raise UserError(
-            f"{file}: expected captions of {year or '2014 or 2017'}, by the file's name"
-        )
+        raise UserError(f"{file}: expected a file named after {year or 'its year: 2014 or 2017'}")
     base = base_of(file)
     base = base.parent if base.name == "annotations" else base
     folder = find_folder(images, base, ("images",))

@@ -6,6 +6,7 @@ ids). Hugging Face: lmms-lab/MMVet and whyu/mm-vet; abilities are one text, "ocr
 A gold keeps the authors' marks: "-1<AND>-5" needs both parts, "3/4<OR>0.75" one of them.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ _OR = "<OR>"
 
 
 def read(
-    root: Path, split: str, images: str | None = None, bard_set: bool = False
+    root: Path, split: str, images: str | os.PathLike | None = None, bard_set: bool = False
 ) -> Iterator[PublicRecord | Fault]:
     """Records and faults.
 

@@ -7,6 +7,7 @@ Hugging Face: lmms-lab/NLVR2, columns left_image and right_image.
 The pairs of one sentence are a group; consistency counts a group only if all its pairs are right.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -30,7 +31,7 @@ _HUB_NAMES = {"test1": "test_public", "test2": "test_unseen"}
 
 
 def read(
-    root: Path, split: str, images: str | None = None
+    root: Path, split: str, images: str | os.PathLike | None = None
 ) -> Iterator[PublicRecord | Fault]:  # fmt: skip
     """Records and faults of one split, left picture first.
 

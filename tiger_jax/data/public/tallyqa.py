@@ -5,6 +5,7 @@ Hugging Face: the_cauldron's configuration "tallyqa" (train only): a row is a pi
 questions with answers such as "4."; its ids, sources and simple/complex marks are lost.
 """
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ SPLITS = ("train", "test")
 
 
 def read(
-    root: Path, split: str, images: str | None = None
+    root: Path, split: str, images: str | os.PathLike | None = None
 ) -> Iterator[PublicRecord | Fault]:  # fmt: skip
     """Records and faults of one split.
 
