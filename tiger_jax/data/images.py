@@ -5,20 +5,17 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tiger_jax.errors import UserError
 
-Compat = Literal["lmms"]
-"""Another program's way with pictures: "lmms" is lmms-eval's, LLaVA's and VLMEvalKit's."""
 _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 """What Pillow raises for damaged files; in a tag of EXIF it may be any kind."""
 
 
-def load_image(path: str | os.PathLike, compat: Compat | None = None) -> Image.Image:
+def load_image(path: str | os.PathLike, compat: str | None = None) -> Image.Image:
     """The picture at `path` as upright RGB: first frame, EXIF turned, alpha laid over white.
 
     Rotation happens here and only here, so `.size` of the result is the size that geometry may use.
@@ -34,7 +31,7 @@ def load_image(path: str | os.PathLike, compat: Compat | None = None) -> Image.I
     return _decode(path, str(path), compat, lambda: first_bytes(path))
 
 
-def decode_image(data: bytes, name: str, compat: Compat | None = None) -> Image.Image:
+def decode_image(data: bytes, name: str, compat: str | None = None) -> Image.Image:
     """An encoded picture as upright RGB, as `load_image` gives it.
 
     The format is found by the first bytes. No side is too short here: what a model cannot take, its
@@ -46,13 +43,13 @@ def decode_image(data: bytes, name: str, compat: Compat | None = None) -> Image.
             EXIF alone and shows the colours that transparency hides.
 
     Raises:
-        UserError: not a picture, damaged, or over Pillow's pixel limit.
+        UserError: not a picture, damaged, over Pillow's pixel limit, or an unknown `compat`.
     """
     return _decode(io.BytesIO(data), name, compat, lambda: _start(data))
 
 
 def _decode(
-    source: Path | io.BytesIO, name: str, compat: Compat | None, start: Callable[[], str]
+    source: Path | io.BytesIO, name: str, compat: str | None, start: Callable[[], str]
 ) -> Image.Image:
     if compat not in (None, "lmms"):
         raise UserError(f"compat: expected None or 'lmms', got {compat!r}")

@@ -21,8 +21,8 @@ from tiger_jax.errors import UserError
 pa = pytest.importorskip("pyarrow")
 PROBLEM = {
     "question": "Which?", "choices": ["one", "two", "three"], "answer": 1, "hint": "",
-    "image": None, "task": "closed choice", "grade": "grade2", "subject": "natural science", "topic": "biology",
-    "category": "Traits", "skill": "See", "lecture": "L", "solution": "S",
+    "image": None, "task": "closed choice", "grade": "grade2", "subject": "natural science",
+    "topic": "biology", "category": "Traits", "skill": "See", "lecture": "L", "solution": "S",
 }  # fmt: skip
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from PIL import Image
 
@@ -72,7 +72,7 @@ class Dataset:
             yield item
 
 
-def decode_picture(picture: Picture, compat: Literal["lmms"] | None = None) -> Image.Image:
+def decode_picture(picture: Picture, compat: str | None = None) -> Image.Image:
     """The picture as upright RGB; `compat` as in `images.decode_image`.
 
     Raises:
@@ -81,7 +81,7 @@ def decode_picture(picture: Picture, compat: Literal["lmms"] | None = None) -> I
     return decode_image(picture.read(), picture.name, compat)
 
 
-def picture_fault(record: PublicRecord, compat: Literal["lmms"] | None = None) -> Fault | None:
+def picture_fault(record: PublicRecord, compat: str | None = None) -> Fault | None:
     """What is wrong with the first bad picture of a record, after opening them all."""
     for picture in record.images:
         try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tiger_jax.data.public.dataset import picture_fault
 from tiger_jax.data.public.record import Fault, PublicRecord
@@ -78,7 +78,7 @@ class Survey:
 
 def survey(
     items: Iterable[PublicRecord | Fault], limit: int | None = None, first: int = 3,
-    open_pictures: bool = True, compat: Literal["lmms"] | None = None,
+    open_pictures: bool = True, compat: str | None = None,
     watch: Callable[[int], None] = lambda count: None,
 ) -> Survey:  # fmt: skip
     """Reads a data set once, one record in memory.
@@ -114,7 +114,7 @@ def plain_record(record: PublicRecord) -> dict[str, Any]:
     return {**shown, "images": images, "meta": dict(record.meta)}
 
 
-def _shown_fault(record: PublicRecord, compat: Literal["lmms"] | None) -> Fault | None:
+def _shown_fault(record: PublicRecord, compat: str | None) -> Fault | None:
     if record.video is not None and not Path(record.video).is_file():
         message = f"{record.video}: expected a video file, found nothing there"
         return Fault(record.uid, "missing video", message)
