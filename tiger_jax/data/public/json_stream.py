@@ -47,7 +47,7 @@ class JsonStream:
                     self._at += 1
                     yield from self._elements()
                 else:
-                    self._value()
+                    self._skip()
             if not found:
                 raise UserError(f"{self._path}: expected an array at {key!r}, found none")
         self._finish()
@@ -68,6 +68,15 @@ class JsonStream:
             yield self._value()
             if self._comma_or("]"):
                 return
+
+    def _skip(self) -> None:
+        """Steps over a value; an array, which may be most of the file, one element at a time."""
+        if self._peek() == "[":
+            self._at += 1
+            for _ in self._elements():
+                pass
+        else:
+            self._value()
 
     def _keys(self) -> Iterator[str]:
         """Keys of an object; whoever takes one reads its value before the next."""
