@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from tiger_jax.errors import UserError
 
 _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
-"""What Pillow raises for damaged files; in a tag of EXIF it may be any kind."""
+"""What Pillow raises for most damaged files, with texts that need no more words."""
 
 
 def load_image(path: str | os.PathLike, compat: str | None = None) -> Image.Image:
@@ -51,8 +51,7 @@ def decode_image(data: bytes, name: str, compat: str | None = None) -> Image.Ima
 def _decode(
     source: Path | io.BytesIO, name: str, compat: str | None, start: Callable[[], str]
 ) -> Image.Image:
-    if compat not in (None, "lmms"):
-        raise UserError(f"compat: expected None or 'lmms', got {compat!r}")
+    check_compat(compat)
     try:
         with Image.open(source) as image:
             _check_pixels(image)
@@ -65,6 +64,15 @@ def _decode(
         raise UserError(f"{name}: image too large ({error})") from None
     except _DAMAGED as error:
         raise UserError(f"{name}: damaged image ({error})") from None
+    except Exception as error:  # its decoders of AVIF, DDS and TIFF raise any kind
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{name}: damaged image ({reason})") from None
+
+
+def check_compat(compat: str | None) -> None:
+    """UserError unless it is a way to decode pictures that `decode_image` has."""
+    if compat not in (None, "lmms"):
+        raise UserError(f"compat: expected None or 'lmms', got {compat!r}")
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -104,8 +104,11 @@ def test_lmms_on_made_up_pictures():
     turned = encoded(photo(), exif=exif)
     assert decode_image(turned, "x").size == (8, 16)
     assert decode_image(turned, "x", "lmms").size == (16, 8)
+    record = PublicRecord("made", "val", "a", "?", (Picture(data=turned),))
     with pytest.raises(UserError, match="compat: expected None or 'lmms', got 'vlmevalkit'"):
-        decode_image(turned, "x", "vlmevalkit")
+        decode_picture(record.images[0], "vlmevalkit")
+    with pytest.raises(UserError, match="compat: expected"):  # the run's fault, not the record's
+        picture_fault(record, "vlmevalkit")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow says that the EXIF is corrupt
@@ -137,6 +140,28 @@ def test_exif_that_cannot_be_turned_leaves_the_pixels(monkeypatch):
 
     monkeypatch.setattr(ImageOps, "exif_transpose", broken)
     assert np.array_equal(decode_image(encoded(photo()), "x"), photo())
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP", "DDS", "AVIF"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_damage_of_any_kind_is_one_line(kind):
+    """Pillow's decoders raise RuntimeError, NotImplementedError, TypeError, OverflowError, ..."""
+    try:
+        whole = encoded(photo(), kind)
+    except (KeyError, OSError):
+        pytest.skip(f"Pillow was built without {kind}")
+    draw = np.random.default_rng(0)
+    messages = []
+    for _ in range(60):
+        data = bytearray(whole)
+        for place in draw.integers(0, min(len(data), 200), 8):
+            data[place] = draw.integers(256)
+        try:
+            assert decode_image(bytes(data), "x").mode == "RGB"
+        except UserError as error:
+            messages.append(str(error))
+    assert messages
+    assert all(text.startswith("x: ") and "\n" not in text for text in messages)
 
 
 def test_a_cut_picture_does_not_pass_for_corrupt_exif():

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from tiger_jax.data.images import decode_image
+from tiger_jax.data.images import check_compat, decode_image
 from tiger_jax.data.public.record import Fault, Picture, PublicRecord
 from tiger_jax.errors import UserError
 
@@ -82,7 +82,12 @@ def decode_picture(picture: Picture, compat: str | None = None) -> Image.Image:
 
 
 def picture_fault(record: PublicRecord, compat: str | None = None) -> Fault | None:
-    """What is wrong with the first bad picture of a record, after opening them all."""
+    """What is wrong with the first bad picture of a record; None if each can be decoded.
+
+    Raises:
+        UserError: an unknown `compat`.
+    """
+    check_compat(compat)
     for picture in record.images:
         try:
             data = picture.read()
