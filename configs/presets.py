@@ -93,6 +93,7 @@ SCENE_CAPABILITIES = {
     "Counting (scenes)": ("count",),
 }  # fmt: skip
 """The same of the held-out scenes."""
+SCENE_CAPTIONS = {"Caption (scenes)": ("describe",)}
 _HEADS = {
     "Medusa": "medusa", "EAGLE-2": "eagle2", "EAGLE-3": "eagle3", "ViSpec": "vispec",
     "TIGER head (ours)": "tiger_head",
@@ -138,7 +139,7 @@ def benchmark(
         entries = _of_scenes(name, modes, scenes) + [
             {**entry, "limit": _EMBEDDED_LIMIT} for entry in entries
         ]
-        changes = {"max_new_tokens": 64, "batch_sizes": (4,), "costs": "first",
+        changes = {"max_new_tokens": 64, "batch_sizes": (4,), "costs": "first", "samples": True,
                    "kinds": QUESTION_KINDS[name]} | changes  # fmt: skip
     else:
         changes |= {"verifier": folders["verifier"], "drafter": folders["drafter"],

@@ -19,9 +19,9 @@ from tiger_jax.decoding import costs
 from tiger_jax.decoding.engine import BatchOutput, Options
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import questions
+from tiger_jax.evaluation.benchmark_config import SPEED
 from tiger_jax.evaluation.benchmark_methods import Method
 from tiger_jax.evaluation.journal import Journal, cell_fingerprint
-from tiger_jax.evaluation.questions import SPEED
 from tiger_jax.evaluation.sample import Sample, ahead, asked, windows
 from tiger_jax.evaluation.scene_run import timed
 from tiger_jax.pipeline import Pipeline, Prepared, batches

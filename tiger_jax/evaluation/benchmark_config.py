@@ -7,13 +7,16 @@ import ml_collections
 
 from tiger_jax import embedded
 from tiger_jax.command_line import check_at_least, check_subset
+from tiger_jax.data import clip_language, scene_language
 from tiger_jax.data.public.registry import READERS
 from tiger_jax.data.videos import SAMPLING_CHECKS
-from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import scene_prompts
-from tiger_jax.evaluation.questions import EXAMPLES, SCENES, SCORE, SPEED
 
+SCENES, EXAMPLES = "scenes", "examples"
+"""Beside the public data sets: the project's held-out scenes, and a user's own file."""
+SCORE, SPEED = "score", "speed"
+KINDS = (*scene_language.KINDS, *clip_language.CLIP_KINDS)
+"""Of questions about scenes and clips."""
 PLACES = {
     "llava": "llava", "textvqa": "textvqa", "scienceqa": "scienceqa", "docvqa": "docvqa",
     "tallyqa": "tallyqa", "chartqa": "chartqa", "mmbench": "mmbench", "mm_vet": "mm-vet",
@@ -21,6 +24,20 @@ PLACES = {
     EXAMPLES: "examples.jsonl",
 }  # fmt: skip
 """Where a data set lies below `root`, as shared/data has them."""
+SAMPLES = {
+    "textvqa": {"path": "textvqa/TextVQA_0.5.1_val.partial5.json"},
+    "docvqa": {"path": "docvqa/val_v1.0_withQT.sample2.json"},
+    "tallyqa": {"path": "tallyqa/MADEUP_from_coco_instances.json", "images": "coco"},
+    "chartqa": {"path": "chartqa/hf_layout", "split": "train"},
+    "mmbench": {"path": "mmbench/mmbench_dev_en.readme_samples.tsv"},
+    "video_mme": {"path": "video-mme/MADEUP_test-00000-of-00001.parquet", "videos": "video"},
+    "nlvr2": {"path": "nlvr2/STANDIN_hf_layout.parquet", "split": "dev"},
+    "muirbench": {"path": "muirbench/MADEUP_test-00000-of-00001.parquet"},
+}  # fmt: skip
+"""Cut or made-up files of shared/data, below `root`, with options of their readers: what a config
+with `samples` asks about where the usual place holds nothing. Never a benchmark's numbers."""
+MADE_UP = ("MADEUP", "STANDIN")
+"""How the names of files start that are no records of their data set: they are never scored."""
 ENTRY = {
     "dataset": "", "label": "", "split": "", "limit": 0, "mode": SCORE, "where": {}, "kinds": (),
     "hard": False, "fps": 0.0, "options": {},
@@ -61,6 +78,7 @@ def benchmark_config(
         "skip_missing": True,  # leave out variants without a folder and data sets without files
         "root": "",  # folder of the data sets
         "paths": dict(PLACES),  # of each data set below it, a folder or a file
+        "samples": False,  # where a data set's files are missing, ask about SAMPLES of it
         "datasets": tuple(ENTRY | dict(entry) for entry in datasets),
         "only": (),  # names of data sets; () = all of `datasets`
         "limit": 0,  # questions of each data set; 0 = as `datasets` say
@@ -91,6 +109,8 @@ def benchmark_config(
 
 def check(config: Any) -> None:
     """UserError for the first field that no run can have; looks at no folder."""
+    from tiger_jax.decoding.engine import Options  # reading a config needs no jax
+
     for name in ("temperatures", "draft_lengths", "batch_sizes", "datasets", "variants"):
         if not config[name]:
             raise UserError(f"{name}: expected at least one, got none")
@@ -107,7 +127,7 @@ def check(config: Any) -> None:
                 SAMPLING_CHECKS[name](name, config[name])
             except ValueError as error:
                 raise UserError(str(error)) from None
-    check_subset(config, "kinds", scene_prompts.KINDS)
+    check_subset(config, "kinds", KINDS)
     if config.dtype not in ("", "float32", "bfloat16"):
         raise UserError(f"dtype: expected float32, bfloat16 or nothing, got {config.dtype!r}")
     if config.costs not in ("each", "first", "none"):

@@ -18,8 +18,9 @@ from tiger_jax.evaluation.benchmark_cells import Cell, Pass, Setting, hardware
 from tiger_jax.evaluation.benchmark_methods import Method, find, weights_name
 from tiger_jax.evaluation.journal import Journal
 from tiger_jax.evaluation.progress import Counter
-from tiger_jax.evaluation.questions import open_source
+from tiger_jax.evaluation.questions import Source
 from tiger_jax.evaluation.sample import Sample
+from tiger_jax.evaluation.sources import sources
 from tiger_jax.pipeline import Pipeline
 
 JOURNAL = "journal.jsonl"
@@ -80,20 +81,29 @@ def read_samples(config: Any, folder: Path) -> tuple[list[Sample], list[str]]:
     """
     found, reasons = [], []
     for entry in benchmark_config.entries(config):
-        name = f"{entry['label']} ({entry['mode']})"
-        try:
-            chosen = sample.take(open_source(config, entry), entry, config.seed, folder)
-            if not chosen.questions:
-                faults = ", ".join(f"{n} {kind}" for kind, n in chosen.faults.items())
-                raise UserError(f"no usable question (faults: {faults or 'none'})")
-            found.append(chosen)
-        except UserError as error:
-            if not config.skip_missing:
-                raise
-            reasons.append(f"{name}: {error}")
+        why = []
+        for open_source in sources(config, entry):
+            try:
+                found.append(_sample(open_source(), entry, config.seed, folder))
+                break
+            except UserError as error:
+                if not config.skip_missing:
+                    raise
+                why.append(str(error))
+        else:
+            reasons.append(f"{entry['label']} ({entry['mode']}): {'; '.join(why)}")
     if not found:
         raise UserError(f"datasets: expected at least one that can be read; {reasons[0]}")
     return found, reasons
+
+
+def _sample(source: Source, entry: dict, seed: int, folder: Path) -> Sample:
+    """The questions of one source. Raises UserError if none can be asked."""
+    chosen = sample.take(source, entry, seed, folder)
+    if not chosen.questions:
+        faults = ", ".join(f"{count} x {kind}" for kind, count in chosen.faults.items())
+        raise UserError(f"no usable question (faults: {faults or 'none'})")
+    return chosen
 
 
 def _interrupted(

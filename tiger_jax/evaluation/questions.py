@@ -23,7 +23,7 @@ from tiger_jax.data.json_lines import (
     texts,
 )
 from tiger_jax.data.prompts import build_prompt
-from tiger_jax.data.public import prompts, registry
+from tiger_jax.data.public import prompts
 from tiger_jax.data.public.dataset import Dataset, decode_picture
 from tiger_jax.data.public.record import Fault, Picture, PublicRecord
 from tiger_jax.data.records import Request
@@ -31,15 +31,14 @@ from tiger_jax.data.scenes import HELD_OUT, make_scene
 from tiger_jax.data.videos import Video, VideoSampling
 from tiger_jax.decoding.engine import Options
 from tiger_jax.errors import UserError
+from tiger_jax.evaluation.benchmark_config import EXAMPLES, SCENES, SCORE, SPEED
 from tiger_jax.evaluation.scene_prompts import SCENE_KINDS, SceneQuestion
 from tiger_jax.metrics.item import Item
 from tiger_jax.pipeline import Pipeline, Prepared
 
-SCENES, EXAMPLES = "scenes", "examples"
 GROUPED = ("mmbench", "nlvr2")
 """Data sets with metrics over whole groups: the rotations of a question, the pairs of a sentence.
 """
-SCORE, SPEED = "score", "speed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,33 +195,6 @@ class ExampleSource:
                 self.max_new_tokens, tuple(str(folder / path) for path in record.images),
                 tuple(str(folder / path) for path in record.videos), record.answer,
             )  # fmt: skip
-
-
-def open_source(config: Any, entry: Mapping[str, Any]) -> Source:
-    """The source of one entry of a config's `datasets`; see benchmark_config.
-
-    Raises:
-        UserError: an unknown data set or split, or nothing at its place.
-    """
-    name, mode = entry["dataset"], entry["mode"]
-    if name == SCENES:
-        # As many pictures as give enough questions of these kinds.
-        kinds = tuple(entry["kinds"] or config.kinds)
-        count = -(-entry["limit"] // len(kinds))
-        tokens = config.max_new_tokens or 96
-        return SceneSource(count, config.seed, config.first_scene, kinds, tokens, entry["hard"])
-    place = Path(config.root) / config.paths[name]
-    if name == EXAMPLES:
-        return ExampleSource(place, config.max_new_tokens or 128)
-    options = dict(entry["options"])
-    if name == "mmbench" and mode == SCORE:
-        options.setdefault("circular", True)
-    if name == "video_mme" and config.subtitles:
-        options.setdefault("subtitles", True)
-    dataset = registry.open_dataset(name, place, entry["split"] or None, **options)
-    return PublicSource(
-        dataset, mode, dict(entry["where"]), config.max_new_tokens if mode == SPEED else 0
-    )
 
 
 def prepare(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tiger_jax.data.public.record import Fault
+from tiger_jax.data.public.record import Fault, Picture
 from tiger_jax.evaluation.questions import GROUPED, Question, Source
 
 NAMED_FAULTS = 5
@@ -65,12 +65,13 @@ def take(source: Source, entry: Mapping[str, Any], seed: int, folder: Path) -> S
     faults: dict[str, int] = {}
     quoted: list[str] = []
     for item in source:
-        if isinstance(item, Fault):
-            faults[item.kind] = faults.get(item.kind, 0) + 1
-            quoted.append(item.message)
-            del quoted[NAMED_FAULTS:]
-        else:
+        fault = item if isinstance(item, Fault) else missing_file(item)
+        if fault is None:
             found[item.uid] = item.light
+        else:
+            faults[fault.kind] = faults.get(fault.kind, 0) + 1
+            quoted.append(fault.message)
+            del quoted[NAMED_FAULTS:]
     groups: dict[str, list[str]] = {}
     for question in found.values():
         groups.setdefault(question.group, []).append(question.uid)
@@ -92,6 +93,18 @@ def take(source: Source, entry: Mapping[str, Any], seed: int, folder: Path) -> S
         entry, source, questions, len(found), faults, tuple(quoted),
         sizes if source.name in GROUPED else {},
     )  # fmt: skip
+
+
+def missing_file(question: Question) -> Fault | None:
+    """The first file that a question shows and that is not there: told before anything runs."""
+    for kind, shown in (("image", question.images), ("video", question.videos)):
+        for item in shown:
+            path = item.path if isinstance(item, Picture) and item.data is None else item
+            if isinstance(path, str) and not Path(path).exists():
+                return Fault(
+                    question.uid, f"missing {kind}", f"{path}: expected a file, found none"
+                )
+    return None
 
 
 def choose(

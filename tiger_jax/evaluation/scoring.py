@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation.questions import EXAMPLES, SCENES, Question
+from tiger_jax.evaluation.benchmark_config import EXAMPLES, SCENES
+from tiger_jax.evaluation.questions import Question
 from tiger_jax.evaluation.sample import Sample
 from tiger_jax.metrics import dataset_scores
 from tiger_jax.metrics.item import Item
