@@ -8,8 +8,10 @@ import pytest
 from tests.data.public.files import faults_of, png, records_of, write_parquet
 from tests.samples import SAMPLES, needs_samples
 from tiger_jax.data.public.dataset import decode_picture
+from tiger_jax.data.public.mmbench_pictures import PictureCells
 from tiger_jax.data.public.record import PublicRecord
 from tiger_jax.data.public.registry import open_dataset
+from tiger_jax.data.public.rows import tsv_rows
 from tiger_jax.errors import UserError
 
 RED = base64.b64encode(png("red", (40, 30))).decode()
@@ -115,6 +117,22 @@ def test_references_before_and_after_the_row_they_name(tmp_path):
             (1, 1),
             (2, 3),
         ]
+
+
+def test_pictures_are_kept_only_while_rows_still_refer_to_them(tmp_path):
+    rows = [
+        {**ROW, "index": 1, "image": RED},
+        {**ROW, "index": 1_000_001, "image": "1"},
+        {**ROW, "index": 2, "image": BLUE},
+        {**ROW, "index": 2_000_001, "image": "1"},
+    ]
+    path = written(tmp_path / "MMBench_DEV_EN.tsv", rows)
+    cells = PictureCells(path)
+    kept = []
+    for row in tsv_rows(path):
+        cells.cell(row, row.integer("index", from_text=True))
+        kept.append(cells.kept)
+    assert kept == [{1}, {1}, {1}, set()]
 
 
 def test_rotations_are_made_where_the_file_has_none(tmp_path):

@@ -30,6 +30,11 @@ class PictureCells:
             if not isinstance(row, Fault):
                 self._note(row)
 
+    @property
+    def kept(self) -> set[int]:
+        """Indices of the rows whose cells are in memory."""
+        return set(self._kept)
+
     def cell(self, row: Row, index: int) -> str:
         """The base64 text of a row's picture; each row of the file is to be asked for once.
 
