@@ -63,7 +63,7 @@ def read(
     repeats = Repeats()
 
     def name(row: Row) -> str:
-        return record_uid("llava", split, repeats.name(_identifier(row)))
+        return record_uid("llava", split, repeats.name(row.identifier("id")))
 
     def build(row: Row, uid: str) -> Iterator[PublicRecord | Fault]:
         return _records(row, uid, split, folders, turns == "all", drop_boxes)
@@ -122,7 +122,7 @@ def _records(
     base = uid.removesuffix("/0")
     history: list[tuple[str, str]] = []
     for turn, (question, answer) in enumerate(pairs if every else pairs[:1]):
-        meta: dict[str, Any] = {"id": _identifier(row), "turn": turn, "image_folder": folder}
+        meta: dict[str, Any] = {"id": row.identifier("id"), "turn": turn, "image_folder": folder}
         if history:
             meta["history"] = tuple(history)
         asked = question.replace(MARK, "").strip()
@@ -136,11 +136,6 @@ def _records(
             "llava", split, f"{base}/{turn}", asked, pictures, answers=(answer,),
             ground_truth=answer, meta=meta,
         )  # fmt: skip
-
-
-def _identifier(row: Row) -> str:
-    """The id of a conversation; its place where it has none, as in Qwen's finetuning files."""
-    return row.place if row.value("id", None) is None else row.identifier("id")
 
 
 def _check(place: str, turn: int, question: str, answer: str, drop_boxes: bool) -> None:
