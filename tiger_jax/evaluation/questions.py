@@ -7,7 +7,7 @@ pictures: what is kept of all questions, for their answers to be scored.
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -80,6 +80,7 @@ class ScenePlace(NamedTuple):
         return SceneQuestion(scene, qa, picture=str(self.index))
 
 
+@runtime_checkable
 class Source(Protocol):
     """Questions in a fixed order; each iteration starts at the first one again."""
 
