@@ -8,8 +8,14 @@ from tiger_jax.data.visual_stream import batch_streams
 from tiger_jax.decoding.drafters import protocol
 from tiger_jax.models import frame_geometry
 from tiger_jax.models.config import Qwen3VLConfig
-from tiger_jax.models.frames import PATCH_BUCKETS, Frames, join_tiles
-from tiger_jax.models.image_geometry import NEWLINE, image_token_places, image_token_rows
+from tiger_jax.models.frames import PATCH_BUCKETS, Frames, PooledTiles, join_tiles
+from tiger_jax.models.image_geometry import (
+    NEWLINE,
+    image_token_places,
+    image_token_rows,
+    pooled_token_places,
+    pooled_token_rows,
+)
 from tiger_jax.routing.bank import Stream, make_stream
 
 SIZES = ((28, 28), (28, 56), (56, 28), (56, 56))
@@ -50,6 +56,25 @@ def pictured_prompt(config, pictures, text=(3, 4, 5, 6, 7), seed=0):
         positions=np.arange(sum(map(len, tokens)), dtype=np.int32),
         tile_rows=per_tile,
     )
+
+
+def filmed_prompt(config, frames, stride, text=(3, 4, 5, 6, 7), seed=0):
+    """`text` with a video of LLaVA behind its first token, its rows averaged in squares."""
+    rows, places = pooled_token_rows(stride, config), pooled_token_places(stride, config)
+    side, per_tile, own = config.vision.image_size, config.rows_per_tile, len(rows)
+    shown = frames * own
+    images = np.repeat(np.arange(frames), own)
+    around = ((1, len(text) - 1), (0, 0))
+    pixels = np.random.default_rng(seed).normal(size=(frames, side, side, 3)).astype(np.float32)
+    return PromptInputs(
+        tokens=np.array([text[0], *[config.image_token_id] * shown, *text[1:]], np.int32),
+        image_rows=np.pad(images * per_tile + np.tile(rows, frames), around[0],
+                          constant_values=-1).astype(np.int32),
+        tiles=PooledTiles(pixels, np.full(frames, stride, np.int32)),
+        places=np.pad(np.tile(places, (frames, 1)), around, constant_values=-1),
+        image_ids=np.pad(images, around[0], constant_values=-1).astype(np.int32),
+        positions=np.arange(shown + len(text), dtype=np.int32), tile_rows=per_tile,
+    )  # fmt: skip
 
 
 def framed_prompt(config, shown, text=(3, 4, 5, 6, 7), seed=0):

@@ -26,7 +26,7 @@ KINDS = embedded.kinds_of("tiny_llava")
 TREE = ("--draft-tree", "8,2,3")
 REQUEST_FIELDS = {
     "id", "text", "tokens", "rounds", "drafted", "accepted", "accepted_lengths", "finish_reason",
-    "logprobs", "error",
+    "logprobs", "error", "frames", "visual_tokens", "tokens_per_frame",
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")
@@ -139,7 +139,6 @@ def test_ctrl_c_leaves_a_report_of_what_was_answered(pair, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--video: expected --pair tiny_qwen3_vl or a --verifier, got tiny_llava"),
         (["--pair", "bogus"], "--pair: expected one of tiny_llava, tiny_qwen3_vl, got 'bogus'"),
         (["--dry-run"], "--dry-run: expected no pictures, got --image or --video beside it"),
     ],
@@ -198,7 +197,8 @@ def test_requests_file_with_bad_records(pair, tmp_path, capsys):
         (["--video", ".", "--max-frames", "0"], "--max-frames: expected a whole number in 1..1536"),
         (["--video", "no.mp4"], "no.mp4: expected a picture or video, found none there"),
         (["--video", ""], "'': expected a picture or video, found none there"),
-        (["--video", "."], "video: this model reads no video; give its pictures as images"),
+        (["--video", "."], ".: expected a folder of pictures, found none in it"),
+        (["--visual-budget", "0"], "--visual-budget: expected at least 1, got 0"),
         (["--pair", "tiny_qwen3_vl"], "--pair: expected it alone, got --verifier beside it"),
         (["--draft-length", "0", "--selector", "random"], "--selector: expected a drafter to use"),
         (["--drafter", "none", "--routed-tokens", "4"], "expected a drafter to use it, got --draf"),

@@ -30,6 +30,6 @@ def pool_squares(rows: Float[Array, "N nn D"], strides: Int[Array, "N"]) -> Floa
 def _shares(strides: Int[Array, "N"], side: int) -> Float[Array, "N n n"]:
     """[t, i, y]: the share of line y in square i, along one side."""
     lines = jnp.arange(side)
-    member = (lines // strides[:, None])[:, None, :] == lines[:, None]
+    member = (lines[None] // strides[:, None])[:, None] == lines[None, :, None]
     sizes = member.sum(axis=-1, keepdims=True)
     return member / jnp.maximum(sizes, 1).astype(jnp.float32)
