@@ -13,6 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.decoding.drafters.protocol import Drafter, RoundContext, RoutingDrafter
+from tiger_jax.routing.bank import Anywhere
 
 
 @runtime_checkable
@@ -27,11 +28,11 @@ class ScoringDrafter(RoutingDrafter, Protocol):
 class ChosenRows:
     """The bank rows of one route, in the order of the prompt."""
 
-    indices: Int[Array, "B k"]
-    scores: Float[Array, "B k"]
+    indices: Int[Anywhere, "B k"]
+    scores: Float[Anywhere, "B k"]
     """float32, in the selector's own unit: q . k / sqrt(E) of a router, a uniform number of
     `random`, the saliency of a selector that looks once."""
-    valid: Bool[Array, "B k"]
+    valid: Bool[Anywhere, "B k"]
     """False where the bank has fewer than k rows."""
 
 

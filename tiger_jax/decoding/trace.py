@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Bool, Int
 
 from tiger_jax.decoding.bank_scores import ChosenRows, chosen_rows
 from tiger_jax.decoding.drafters.protocol import Drafter, RoundContext
@@ -23,6 +23,7 @@ from tiger_jax.decoding.programs import compiles, program
 from tiger_jax.decoding.state import DecodeState, Limits
 from tiger_jax.models.interface import Params
 from tiger_jax.ops.sampling import Sampling, SamplingMode
+from tiger_jax.routing.bank import Anywhere
 
 if TYPE_CHECKING:
     from tiger_jax.decoding.engine import Engine
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 class Look:
     """What a drafter is about to do."""
 
-    tokens: Int[Array, "B N"]
-    parents: Int[Array, "B N"]
-    valid: Bool[Array, "B N"]
+    tokens: Int[Anywhere, "B N"]
+    parents: Int[Anywhere, "B N"]
+    valid: Bool[Anywhere, "B N"]
     chosen: ChosenRows | None
 
 
