@@ -10,6 +10,10 @@ the last token before them; the first token has a route of its own, at the last 
 Every draft is emitted, nothing is verified, and there is no bonus token. Tokens are drawn as plain
 decoding draws them (the same keys), so that a drafter with all visual tokens says what its model
 says as a verifier.
+
+Distillation never asks for the first token, which is the verifier's in speculation
+(data/draft_batches.py): a drafter that only distillation taught may be poor at it, and so at answers
+of one word.
 """
 
 from typing import Any
