@@ -12,8 +12,8 @@ decoding draws them (the same keys), so that a drafter with all visual tokens sa
 says as a verifier.
 
 Distillation never asks for the first token, which is the verifier's in speculation
-(data/draft_batches.py): a drafter that only distillation taught may be poor at it, and so at answers
-of one word.
+(data/draft_batches.py): a drafter that only distillation taught may be poor at it, and so at
+answers of one word.
 """
 
 from typing import Any
