@@ -24,7 +24,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(_line(line, widths) for line in lines)
 
 
-def number(value: float | None, form: str) -> str:
+def number(value: float | int | None, form: str) -> str:
     """The value in a format, or the mark for a missing one."""
     return MISSING if value is None else format(value, form)
 
