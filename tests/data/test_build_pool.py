@@ -11,6 +11,7 @@ import pytest
 
 from configs.data import grpo_pool, kd_pool
 from tests.data.pool_data import KEPT, UNFILTERED, contents, picture, small_config, write_data
+from tests.samples import SAMPLES, needs_samples
 from tiger_jax.data import build_pool
 from tiger_jax.data.build_pool import build
 from tiger_jax.data.pool import PoolSource
@@ -319,3 +320,30 @@ def test_pictures_of_a_pool_are_the_bytes_of_the_files(data, grpo):
     shown = next(example for example in PoolSource.open(grpo) if "bus" in example.id)
     file = data / "llava/coco/train2017/000000000001.jpg"
     assert shown.images[0].read() == file.read_bytes()
+
+
+@needs_samples
+def test_a_pool_of_the_real_samples(tmp_path):
+    """14 COCO train photos in LLaVA's layout, 3 questions about 2 charts, the one ScienceQA problem
+    with a picture; TallyQA's 57 questions are about the photos that captions are evaluated on."""
+    config = small_config("kd", SAMPLES, tmp_path / "pool", top_up="")
+    for name, path, splits in (
+        ("llava", "llava/derived_llava_layout_from_coco.json", ("train",)),
+        ("chartqa", "chartqa/hf_layout", ("train",)),
+        ("scienceqa", "scienceqa/hf_layout", ("test",)),
+        ("tallyqa", "tallyqa/MADEUP_from_coco_instances.json", ("train",)),
+    ):
+        config.sources[name].update({"path": str(SAMPLES / path), "splits": splits, "count": 100})
+    config.sources.textvqa.count = config.sources.docvqa.count = 0
+    config.sources.tallyqa.image_prefixes = ()
+    config.evaluation.sets = ("coco_captions/val",)
+    config.evaluation.paths.coco_captions = str(SAMPLES / "coco")
+    config.allow_missing = True  # those of TallyQA, were they not left out before
+    manifest = build(config)
+    written = {name: source["written"] for name, source in manifest["sources"].items()}
+    assert written == {"llava": 14, "chartqa": 3, "scienceqa": 1, "tallyqa": 0}
+    assert manifest["pictures"] == 17
+    assert manifest["leaks"]["excluded"]["tallyqa"] == {"coco_captions/val": 57}
+    assert left_out(manifest, "scienceqa") == {"text_only": 24}
+    assert left_out(manifest, "llava") == {"text_only": 1}
+    assert sum(source["shortfall"] for source in manifest["sources"].values()) == 382

@@ -72,7 +72,11 @@ def build(config: Any, watch: "Progress | None" = None) -> dict[str, Any]:
     summaries = _write_sources(config, sources, evaluation, stage, watch)
     manifest = identity | _describe(config, summaries, evaluation)
     if not manifest["records"]:
-        raise UserError(f"{out}: expected records that the pool may hold, found none")
+        found = ", ".join(
+            f"{name}: {summary['read']} read, {sum(summary['faults'].values())} faults"
+            for name, summary in summaries.items()
+        )
+        raise UserError(f"{out}: expected records that the pool may hold, found none ({found})")
     return _finish(config, out, stage, summaries, manifest, watch)
 
 
