@@ -276,7 +276,7 @@ def _rectangle(box: Box, left: float) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _number(value: float) -> float:
+def _number(value: float | int) -> float:
     """Short in the page, and a hundredth of a pixel at worst."""
     return round(float(value), 2)
 

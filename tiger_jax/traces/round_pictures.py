@@ -67,10 +67,17 @@ def write_sheet(path: Path, story: Story) -> None:
 
 def draw_round(story: Story, round_: RoundStory, settings: str = "") -> Image.Image:
     """One round of a request as a picture of WIDTH pixels, as high as it needs."""
-    # Drawn once on a canvas that is surely high enough, then cut: heights follow from wrapping.
-    high = 900 + 400 * len(round_.views) + 40 * (len(round_.tokens) + len(round_.marks or ()))
-    high += 2 * len(round_.committed) + 2 * len(settings)
-    canvas = Image.new("RGB", (WIDTH, high), "white")
+    high = 1000
+    while True:  # how high it is follows from wrapping: drawn again if the canvas was too low
+        canvas = Image.new("RGB", (WIDTH, high), "white")
+        bottom = _draw(canvas, story, round_, settings) + MARGIN
+        if bottom <= high:
+            return canvas.crop((0, 0, WIDTH, bottom))
+        high = bottom
+
+
+def _draw(canvas: Image.Image, story: Story, round_: RoundStory, settings: str) -> int:
+    """Everything; the height below it."""
     draw = ImageDraw.Draw(canvas)
     top = _head(draw, story, round_)
     bottom = top
@@ -78,8 +85,7 @@ def draw_round(story: Story, round_: RoundStory, settings: str = "") -> Image.Im
         bottom = _draw_view(canvas, story.views[view], view, round_, bottom) + 10
     left = MARGIN + LEFT + MARGIN if round_.views else MARGIN
     bottom = max(bottom, _words(draw, story, round_, left, top))
-    bottom = wrap(draw, settings, MARGIN, bottom + 6, WIDTH - 2 * MARGIN, SMALL, SOFT)
-    return canvas.crop((0, 0, WIDTH, bottom + MARGIN))
+    return wrap(draw, settings, MARGIN, bottom + 6, WIDTH - 2 * MARGIN, SMALL, SOFT)
 
 
 def wrap(

@@ -102,7 +102,7 @@ def tell(pipeline: Pipeline, prepared: Prepared, output: Output, rounds: Sequenc
     Raises:
         UserError: its pictures can no longer be read.
     """
-    shown = shown_in(pipeline, prepared)
+    shown = shown_in(pipeline.processor, prepared.request, prepared.inputs, pipeline.video)
     rounds = within(rounds, len(output.tokens))
     told = [
         _tell_round(number, made, pipeline.processor, output.tokens, shown)

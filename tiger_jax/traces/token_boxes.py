@@ -45,6 +45,7 @@ def _cut(text: str, width: int, face: ImageFont.FreeTypeFont) -> str:
     room = width - _SIGN - 2 * _PAD
     if face.getlength(text) <= room:
         return text
+    text = text[:room]  # no letter is narrower than a pixel
     while text and face.getlength(f"{text}...") > room:
         text = text[:-1]
     return f"{text}..."

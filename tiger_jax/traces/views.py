@@ -11,11 +11,12 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from tiger_jax.data.batches import PromptInputs
-from tiger_jax.data.examples import Pictures, load_pictures
+from tiger_jax.data.examples import USUAL_SAMPLING, Pictures, load_pictures
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
-from tiger_jax.data.videos import Video
-from tiger_jax.pipeline import Pipeline, Prepared
+from tiger_jax.data.records import Request
+from tiger_jax.data.videos import Video, VideoSampling
+from tiger_jax.models.config import ModelConfig
 from tiger_jax.traces.geometry import Patch, picture_patches
 
 MOST_PIXELS = 640
@@ -43,20 +44,27 @@ class Shown:
     """(view, patch) of each of the R tokens."""
 
 
-def shown_in(pipeline: Pipeline, prepared: Prepared) -> Shown:
+def shown_in(
+    processor: Processor, request: Request, inputs: PromptInputs,
+    video: VideoSampling = USUAL_SAMPLING,
+) -> Shown:  # fmt: skip
     """Read a request's pictures again, and place its visual tokens on them.
+
+    Args:
+        inputs: the prompt that was made of the request.
+        video: as it was sampled then.
 
     Raises:
         UserError: a file that could be read before cannot be read now.
+        ValueError: as `place`.
     """
-    request, processor = prepared.request, pipeline.processor
-    pictures = load_pictures(request, processor, pipeline.video)
+    pictures = load_pictures(request, processor, video)
     counts = len(pictures.images), len(pictures.videos)
     text = build_prompt(processor, request.prompt, *counts)
-    return place(list(_views(processor, text, pictures)), pipeline, prepared.inputs)
+    return place(list(_views(processor, text, pictures)), processor.config, inputs)
 
 
-def place(views: list[View], pipeline: Pipeline, inputs: PromptInputs) -> Shown:
+def place(views: list[View], config: ModelConfig, inputs: PromptInputs) -> Shown:
     """The patches of each view, in the order of the prompt's visual tokens.
 
     Raises:
@@ -68,7 +76,7 @@ def place(views: list[View], pipeline: Pipeline, inputs: PromptInputs) -> Shown:
     patches: list[tuple[int, Patch]] = []
     for number, view in enumerate(views):
         where = inputs.places[inputs.image_ids == number]
-        own = picture_patches(pipeline.config, *view.size, where)
+        own = picture_patches(config, *view.size, where)
         if len(own) != len(where):
             raise ValueError(f"{view.name}: expected {len(where)} visual tokens, got {len(own)}")
         patches += [(number, patch) for patch in own]
