@@ -147,9 +147,7 @@ def test_verification_is_exact_and_modes_do_not_mix(undisturbed):
 def test_a_finished_run_answers_nothing_again(line, undisturbed, monkeypatch):
     out, report = undisturbed
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    monkeypatch.setattr(Pipeline, "run", None)
-    monkeypatch.setattr(Pipeline, "run_alone", None)
-    monkeypatch.setattr(Pipeline, "with_drafter", None)
+    monkeypatch.setattr(Pipeline, "load", None)
     assert _run(line, out) == report  # times too: they are the journal's
     assert before == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
 

@@ -111,12 +111,16 @@ def test_scenes_and_examples_are_exact_matches():
     assert parses == ["dark red", "three"]
 
 
-def test_predictions_are_named_as_the_official_judge_wants():
-    golds = [
-        Item(f"mm_vet/test/{i}/0", None, ("x",), "x", None, {"id": i}) for i in ("v1_0", "v1_1")
+def test_answers_for_judges_are_named_as_they_want_them():
+    golds = [Item(name, None, ("x",), "x", None, {"id": name[2:]}) for name in ("m/v1_0", "m/v1_1")]
+    assert scoring.for_judges(_sample("mm_vet", *golds), {"m/v1_1": "five"}) == {"v1_1": "five"}
+    page = _sample("docvqa", Item("docvqa/test/57349/0", None))
+    assert scoring.for_judges(page, {"docvqa/test/57349/0": "1987"}) == [
+        {"questionId": "57349", "answer": "1987"}
     ]
-    sample = _sample("mm_vet", *golds)
-    assert scoring.predictions(sample, {golds[1].uid: "five"}) == {"v1_1": "five"}
+    photo = _sample("coco_captions", Item("c", None, ("x",), None, None, {"image_id": 9}))
+    assert scoring.for_judges(photo, {"c": "a dog"}) == [{"image_id": 9, "caption": "a dog"}]
+    assert scoring.for_judges(_sample("textvqa", Item("t", None, ("x",))), {"t": "x"}) is None
 
 
 def _row(variant, mode, label="COCO", **more):

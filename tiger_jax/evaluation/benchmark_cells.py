@@ -130,6 +130,8 @@ class Pass:
         self._cells = list(cells)
         self._sample = cells[0].sample
         self._size = cells[0].batch_size
+        self.seconds = 0.0
+        """In programs that gave answers; compilation too, but not the run that timing repeats."""
         self._numbers = {uid: number for number, uid in enumerate(self._sample.uids)}
 
     def run(self) -> Iterator[int]:
@@ -227,6 +229,8 @@ class Pass:
             output = timed(pipeline, group, size)
         else:
             output = pipeline.run(group, size)
+        for made in (output, plain):
+            self.seconds += made.prefill_seconds + made.decode_seconds if made else 0.0
         line = {"rows": _rows(cell, group, output, plain), "peak_bytes": peak_bytes()}
         if cell.speed:
             line["seconds"] = _seconds(output, "") | (_seconds(plain, "plain_") if plain else {})

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from tiger_jax.decoding import statistics
-from tiger_jax.evaluation import benchmark_tables, scoring
+from tiger_jax.evaluation import benchmark_notes, benchmark_tables, scoring
 from tiger_jax.evaluation.benchmark_cells import Cell
 from tiger_jax.evaluation.comparison import ratio
 from tiger_jax.evaluation.journal import CellLog, Journal
 from tiger_jax.evaluation.tables import markdown, number, with_error, write_report, yes_no
-from tiger_jax.metrics import mm_vet
 
 LEVELS = (2, 4, 8)
 _SAME = ("dataset", "label", "split", "mode", "T", "batch", "ids")
@@ -52,10 +51,12 @@ def text(report: Mapping[str, Any]) -> str:
     parts = [f"# {report['table']}", benchmark_tables.text(report)]
     if timed:
         parts += ["## Speed (long answers; no task metric)", _speed_table(timed)]
+        parts.append(benchmark_notes.of_speed(timed))
     if scored:
         parts += ["## Score (short answers; official metrics)", _score_table(scored)]
+        parts.append(benchmark_notes.of_score(scored))
         parts += _reasons(scored) + _raw(scored)
-    parts += [_left_out(report), _run_facts(report["rows"][0])]
+    parts += [benchmark_notes.of_places(report), _left_out(report), _run_facts(report["rows"][0])]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -66,12 +67,17 @@ def write(
     write_report(str(folder / "report.json"), report)
     (folder / "report.md").write_text(lines + "\n", encoding="utf-8")
     for cell in cells:
-        if cell.speed or cell.sample.source.name != "mm_vet":
-            continue
-        name = "".join(c if c.isalnum() else "_" for c in cell.method.name)
-        texts = _texts(journal.cell(cell.fingerprint), cell)
-        path = folder / f"mm_vet_predictions-{name}-T{cell.temperature:g}-B{cell.batch_size}.json"
-        mm_vet.write_predictions(path, scoring.predictions(cell.sample, texts))
+        answers = None
+        if not cell.speed:
+            texts = _texts(journal.cell(cell.fingerprint), cell)
+            answers = scoring.for_judges(cell.sample, texts)
+        if answers is not None:
+            write_report(str(folder / _judged_file(cell)), answers)
+
+
+def _judged_file(cell: Cell) -> str:
+    name = "".join(c if c.isalnum() else "_" for c in f"{cell.sample.label} {cell.method.name}")
+    return f"answers-{name}-T{cell.temperature:g}-B{cell.batch_size}.json"
 
 
 def _settings(config: Any) -> dict:
@@ -93,7 +99,7 @@ def _facts(cell: Cell, log: CellLog) -> dict:
     failed = {uid: log.failed[uid] for uid in uids if uid in log.failed}
     first = sample.questions[0].facts
     return cell.about | {
-        "cell": cell.fingerprint, "prompt_style": first.get("style"),
+        "cell": cell.fingerprint, "place": sample.place, "prompt_style": first.get("style"),
         "ocr": first.get("ocr", False), "subtitles": first.get("subtitles", False),
         "questions": len(uids), "usable": sample.total,
         "answered": sum(uid in log.rows for uid in uids), "failed": len(failed),

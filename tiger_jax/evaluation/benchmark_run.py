@@ -42,9 +42,6 @@ def evaluate(config: Any) -> tuple[dict, str]:
     verifier_folder = Path(config.verifier or embedded.verifier(config.pair))
     samples, reasons = read_samples(config, folder)
     dtype = config.dtype or runtime.default_dtype()
-    verifier = Pipeline.load(
-        verifier_folder, dtype=dtype, visual_budget=config.visual_budget or None
-    )
     setting = Setting(config, verifier_folder, weights_name(verifier_folder), dtype, hardware())
     cells: list[Cell] = [
         cell
@@ -54,7 +51,7 @@ def evaluate(config: Any) -> tuple[dict, str]:
         for cell in setting.cells(method, chosen, size)
     ]
     with Journal.open(folder / JOURNAL) as journal:
-        interrupted = _interrupted(config, setting, journal, verifier, cells)
+        interrupted = _interrupted(setting, journal, cells)
         report = benchmark_report.build(
             config, cells, journal, left_out + reasons, interrupted
         )  # fmt: skip
@@ -106,42 +103,49 @@ def _sample(source: Source, entry: dict, seed: int, folder: Path) -> Sample:
     return chosen
 
 
-def _interrupted(
-    config: Any, setting: Setting, journal: Journal, verifier: Pipeline, cells: Sequence[Cell]
-) -> bool:
+def _interrupted(setting: Setting, journal: Journal, cells: Sequence[Cell]) -> bool:
     """Answer what the journal does not have; whether ctrl-C stopped it."""
     left = sum(
         not journal.cell(cell.fingerprint).has([uid])
         for cell in cells
         for uid in cell.sample.uids
     )  # fmt: skip
-    counter, began = Counter(left, "answers"), time.perf_counter()
+    if not left:
+        return False
+    counter, began, busy = Counter(left, "answers"), time.perf_counter(), 0.0
+    budget = setting.config.visual_budget or None
     try:
+        verifier = Pipeline.load(setting.verifier, dtype=setting.dtype, visual_budget=budget)
         for method in dict.fromkeys(cell.method.name for cell in cells):
             own = [cell for cell in cells if cell.method.name == method]
-            _run_method(config, setting, journal, verifier, own, counter)
+            busy += _run_method(setting, journal, verifier, own, counter)
     except KeyboardInterrupt:
         return True
+    whole = time.perf_counter() - began
     print(
-        f"{left} answers in {time.perf_counter() - began:.0f} s", file=sys.stderr
+        f"{left} answers in {whole:.1f} s, {busy:.1f} s of it in their programs", file=sys.stderr
     )  # fmt: skip
     return False
 
 
 def _run_method(
-    config: Any, setting: Setting, journal: Journal, verifier: Pipeline, cells: Sequence[Cell],
+    setting: Setting, journal: Journal, verifier: Pipeline, cells: Sequence[Cell],
     counter: Counter,
-) -> None:  # fmt: skip
-    """All passes of one method; its drafter is loaded only if something is left to answer."""
+) -> float:  # fmt: skip
+    """All passes of one method, and the seconds of its programs; its drafter is loaded only if
+    something is left to answer."""
     method: Method = cells[0].method
     passes: dict[tuple[int, int], list[Cell]] = {}
     for cell in cells:
         if not journal.cell(cell.fingerprint).has(cell.sample.uids):
             passes.setdefault((id(cell.sample), cell.batch_size), []).append(cell)
     if not passes:
-        return
-    pipeline = method.load(verifier, max(config.draft_lengths))
+        return 0.0
+    pipeline, busy = method.load(verifier, max(setting.config.draft_lengths)), 0.0
     for group in passes.values():
-        with contextlib.closing(Pass(setting, journal, pipeline, group).run()) as steps:
+        work = Pass(setting, journal, pipeline, group)
+        with contextlib.closing(work.run()) as steps:
             for answered in steps:
                 counter.add(answered)
+        busy += work.seconds
+    return busy

@@ -45,6 +45,13 @@ class Sample:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def place(self) -> str | None:
+        """The file or folder that it was read from; None for scenes."""
+        dataset = getattr(self.source, "dataset", None)
+        place = dataset.root if dataset is not None else getattr(self.source, "path", None)
+        return None if place is None else str(place)
+
+    @property
     def label(self) -> str:
         """What a table calls it."""
         return self.entry["label"]

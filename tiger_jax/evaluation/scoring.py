@@ -78,13 +78,20 @@ def parse(name: str, question: Question, answer: str) -> str | None:
     return dataset_scores.read_answer(name, question.gold._replace(prediction=answer))
 
 
-def predictions(sample: Sample, texts: Mapping[str, str]) -> dict[str, str]:
-    """{"v1_0": text}: MM-Vet's file for its official judge."""
-    return {
-        question.gold.meta["id"]: texts[question.uid]
-        for question in sample.questions
-        if question.uid in texts
-    }
+def for_judges(sample: Sample, texts: Mapping[str, str]) -> Any:
+    """The answers as the data set's own judge wants them, ready for JSON; None where it has none.
+
+    MM-Vet: {"v1_0": text}. DocVQA: [{"questionId", "answer"}]. COCO: [{"image_id", "caption"}].
+    """
+    name = sample.source.name
+    said = [(q.gold, texts[q.uid]) for q in sample.questions if q.uid in texts]
+    if name == "mm_vet":
+        return {gold.meta["id"]: text for gold, text in said}
+    if name == "docvqa":
+        return [{"questionId": gold.uid.split("/")[2], "answer": text} for gold, text in said]
+    if name == "coco_captions":
+        return [{"image_id": gold.meta["image_id"], "caption": text} for gold, text in said]
+    return None
 
 
 def _options(sample: Sample) -> dict[str, Any]:
