@@ -42,7 +42,7 @@ def engine_of(name):
         drafter = DRAFTERS[name]
         engine = dataclasses.replace(engine, drafter=drafter, drafter_params=params_of(name))
         return engine, arrays(drafter, texts())
-    drafter = RoutedDrafter(model, 3, RouterConfig(routed_tokens=4))
+    drafter = RoutedDrafter(model, 2, RouterConfig(routed_tokens=4))
     router = init_router(jax.random.key(0), CONFIG.text.hidden_size)
     router = jax.tree.map(lambda x: 20 * x, router)
     params = weights | {"router": router}
