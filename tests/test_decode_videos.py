@@ -76,3 +76,33 @@ def test_videos_of_a_requests_file(film_pair, frames, tmp_path):
     assert [name for name, error in errors.items() if error] == ["cut", "rate"]
     assert "cut.gif: " in errors["cut"]
     assert "fps: expected a number in 1e-06..1000000" in errors["rate"]
+
+
+def test_llava_pools_what_its_budget_does_not_hold(film_pair, tmp_path):
+    """A film of 6 frames, a picture whose detail view goes, and a film of more frames than the
+    budget has tokens, which costs only itself."""
+    verifier = write_pair(tmp_path / "llava", "tiny_llava") / "verifier"
+    film, still = str(film_pair / "film.gif"), str(film_pair / "film/3.png")
+    records = [
+        {"id": "film", "videos": [film], "prompt": "What happens?"},
+        {"id": "still", "images": [still], "prompt": "What does the picture show, all in all?"},
+        {"id": "many", "videos": [film], "prompt": "What?", "fps": 100, "max_frames": 101},
+    ]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, records)))
+    report = tmp_path / "report.json"
+    assert run("--verifier", verifier, "--requests", tmp_path / "requests.jsonl", "--batch-size", 2,
+               "--max-new-tokens", 3, "--visual-budget", 100, "--report", report) == 0  # fmt: skip
+    written = json.loads(report.read_text())
+    assert written["visual_budget"] == 100
+    shown = {
+        request["id"]: (request["frames"], request["tokens_per_frame"], request["visual_tokens"])
+        for request in written["requests"]
+    }
+    assert shown == {"film": (6, [16], 96), "still": (1, [64], 64), "many": (0, [], 0)}
+    assert "at most 100 pictures and frames of videos" in written["requests"][2]["error"]
+
+
+def test_qwen_has_no_budget(film_pair, capsys):
+    given = ["--verifier", film_pair / "verifier", "--prompt", "hi", "--visual-budget", 100]
+    assert run(*given) == 2
+    assert "visual budget: expected a LLaVA model" in capsys.readouterr().err
