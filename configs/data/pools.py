@@ -67,6 +67,7 @@ def get_pool(pool: str, sources: Mapping[str, Any], filtered: bool) -> ml_collec
         "workers": 4,  # threads that open pictures
         "record_bytes": 1 << 26,  # of a file of records
         "picture_bytes": 1 << 30,  # of a file of pictures
+        "compare_with": "",  # another pool: what both hold is counted, nothing is left out
         "prompt": {  # data.pool_rules.PoolPrompt
             "form": "question",  # or the benchmarks': "score" (short answers), "speed" (long ones)
             "style": "lmms",  # of "score"

@@ -141,11 +141,16 @@ def test_bad_pictures_are_replaced(data, tmp_path):
     assert ids(records_of(tmp_path / "ten"), "llava") == KEPT
 
 
-def test_the_same_inputs_give_the_same_bytes(data, grpo, tmp_path):
-    """Wherever they lie, with any number of threads."""
-    moved = shutil.copytree(data, tmp_path / "moved")
-    build(small_config("grpo", moved, tmp_path / "again", workers=3))
-    assert contents(tmp_path / "again") == contents(grpo)
+def test_the_same_inputs_give_the_same_bytes(data, tmp_path):
+    """Wherever they lie, with any number of threads, faults and all."""
+    built = []
+    for root, workers in ((data, 1), (shutil.copytree(data, tmp_path / "moved"), 3)):
+        config = small_config("kd", root, tmp_path / f"pool{workers}", workers=workers)
+        config.sources.llava.count = 100
+        build(config)
+        built.append(contents(tmp_path / f"pool{workers}"))
+    assert built[0] == built[1]
+    assert b"thin" in built[0]["faults.jsonl"]
 
 
 def test_a_smaller_pool_is_a_part_and_another_seed_another_choice(data, grpo, tmp_path):
@@ -174,7 +179,7 @@ def test_missing_pictures_stop_the_build_unless_they_may_be_missing(data, tmp_pa
 def test_every_choice_stands_in_the_manifest(grpo):
     config = small_config("grpo", Path("elsewhere"), Path("other"))
     assert read_manifest(grpo)["settings"] == settings_of(config)
-    fields = {"root", "out", "workers"}
+    fields = {"root", "out", "workers", "compare_with"}
     assert set(config.keys()) - fields == set(read_manifest(grpo)["settings"])
     assert str(grpo) not in (grpo / "manifest.json").read_text()
 
@@ -197,6 +202,17 @@ def test_evaluation_pictures_by_content(data, tmp_path):
     manifest = build(config)
     assert manifest["leaks"]["excluded"]["textvqa"] == {"textvqa/val": 1}
     assert ids(records_of(tmp_path / "out"), "textvqa") == {"1", "2"}
+
+
+def test_what_two_pools_share_is_counted(data, grpo, tmp_path):
+    config = small_config("kd", data, tmp_path / "out", compare_with=str(grpo))
+    manifest = build(config)
+    shared = manifest["leaks"]["shared_with_other_pool"]
+    assert shared["textvqa"] == {"records": 3, "pictures": 3}
+    # All four of ChartQA's are here, two of them there.
+    assert shared["chartqa"] == {"records": 2, "pictures": 2}
+    assert read_manifest(grpo)["leaks"]["shared_with_other_pool"] is None
+    assert list(manifest["inputs"]["compare_with"]) == ["manifest.json"]
 
 
 def test_genome_pictures_that_are_cocos(data, tmp_path):

@@ -120,9 +120,7 @@ def test_a_picture_that_was_exchanged_is_not_shown(folder, tmp_path):
     places = json.loads((broken / "pictures.json").read_text())
     first, second = [sha for sha, (shard, _) in places.items() if shard == 0][:2]
     places[first], places[second] = places[second], places[first]
-    (broken / "pictures.json").write_text(
-        json.dumps(places, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    )
+    (broken / "pictures.json").write_text(json.dumps(places, indent=1, sort_keys=True) + "\n")
     pool = PoolSource.open(broken)
     with pytest.raises(UserError, match="its bytes are others now"):
         list(pool)

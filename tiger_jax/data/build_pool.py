@@ -19,7 +19,6 @@ import os
 import shutil
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -29,7 +28,8 @@ from typing import Any
 import tiger_jax
 from tiger_jax import command_line
 from tiger_jax.data import pool_files
-from tiger_jax.data.pool_files import FAULTS, FORMAT, MANIFEST, PICTURES, UNFINISHED
+from tiger_jax.data.pool_assembly import PART, describe, finish, report, shared_with
+from tiger_jax.data.pool_files import FAULTS, FORMAT, MANIFEST, UNFINISHED
 from tiger_jax.data.pool_plan import (
     Evaluation,
     check_config,
@@ -39,13 +39,11 @@ from tiger_jax.data.pool_plan import (
     settings_of,
     sources_of,
 )
-from tiger_jax.data.pool_writing import PICTURE_STEM, RECORDS, SUMMARY, write_source
+from tiger_jax.data.pool_writing import SUMMARY, write_source
 from tiger_jax.errors import UserError
 
 PACKAGES = ("array-record", "pillow")
 """What else the bytes of a pool depend on."""
-_PART = ".part"
-_POOL = "pool"
 
 
 def build(config: Any, watch: "Progress | None" = None) -> dict[str, Any]:
@@ -70,14 +68,15 @@ def build(config: Any, watch: "Progress | None" = None) -> dict[str, Any]:
         return done
     stage = _open_stage(out, identity)
     summaries = _write_sources(config, sources, evaluation, stage, watch)
-    manifest = identity | _describe(config, summaries, evaluation)
+    manifest = identity | describe(config, summaries, evaluation)
+    manifest["leaks"]["shared_with_other_pool"] = shared_with(config, stage, summaries)
     if not manifest["records"]:
         found = ", ".join(
             f"{name}: {summary['read']} read, {sum(summary['faults'].values())} faults"
             for name, summary in summaries.items()
         )
         raise UserError(f"{out}: expected records that the pool may hold, found none ({found})")
-    return _finish(config, out, stage, summaries, manifest, watch)
+    return finish(config, out, stage, summaries, manifest, watch)
 
 
 def _finished(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -105,7 +104,7 @@ def _open_stage(out: Path, identity: Mapping[str, Any]) -> Path:
                 left.unlink()
             stage.mkdir(parents=True)
             pool_files.write_json(file, identity)
-        for half in stage.glob(f"*{_PART}"):
+        for half in stage.glob(f"*{PART}"):
             shutil.rmtree(half)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
@@ -125,7 +124,7 @@ def _write_sources(
         if name == config.top_up:
             source = replace(source, count=source.count + lacking)
         if not folder.exists():
-            part = stage / f"{name}{_PART}"
+            part = stage / f"{name}{PART}"
             part.mkdir()
             try:
                 write_source(source, recipe, part, known, watch)
@@ -138,87 +137,6 @@ def _write_sources(
         lacking += max(0, source.count - done[name]["written"])
         watch.say(f"{name}: {done[name]['written']} of {source.count} records")
     return {name: done[name] for name in sources}
-
-
-def _describe(config: Any, summaries: Mapping[str, dict], evaluation: Evaluation) -> dict[str, Any]:
-    """What the manifest says of the pool's records."""
-    sources, tags, excluded = {}, Counter(), {}
-    for name, summary in summaries.items():
-        paper = config.sources[name].count
-        own = max(1, round(paper * config.scale))
-        sources[name] = {key: value for key, value in summary.items() if key != "pictures"} | {
-            "count": paper, "scaled_count": own,
-            "shortfall": max(0, own - summary["written"]),
-            "top_up": max(0, summary["written"] - own),
-        }  # fmt: skip
-        tags.update(summary["tags"])
-        excluded[name] = summary["leaks_excluded"]
-    return {
-        "records": sum(summary["written"] for summary in summaries.values()),
-        "count": sum(choices.count for choices in config.sources.values()),
-        "sources": sources,
-        "tags": dict(tags),
-        "leaks": {"evaluation": evaluation.counts, "excluded": excluded},
-    }
-
-
-def _finish(
-    config: Any, out: Path, stage: Path, summaries: Mapping[str, dict],
-    manifest: dict[str, Any], watch: "Progress",
-) -> dict[str, Any]:  # fmt: skip
-    """Name the files, list the pictures, write the manifest. May be killed and done again."""
-    counts = _write_records(config, stage, summaries)
-    moves = [
-        (stage / _POOL / f"{_POOL}-{i:05d}.array_record",
-         out / pool_files.shard_name(f"pool-{config.pool}", i, len(counts)))
-        for i in range(len(counts))
-    ]  # fmt: skip
-    rows: dict[str, int] = {
-        file.name: count for (_, file), count in zip(moves, counts, strict=True)
-    }
-    shards = [
-        (stage / name / f"{PICTURE_STEM}-{i:05d}.array_record", shas)
-        for name, summary in summaries.items() for i, shas in enumerate(summary["pictures"])
-    ]  # fmt: skip
-    places = {}
-    for i, (file, shas) in enumerate(shards):
-        moves.append((file, out / pool_files.shard_name(PICTURE_STEM, i, len(shards))))
-        rows[moves[-1][1].name] = len(shas)
-        places.update({sha: [i, row] for row, sha in enumerate(shas)})
-    for start, end in moves:
-        if start.exists():  # else an earlier call has moved it
-            os.replace(start, end)
-    pool_files.write_json(out / PICTURES, places)
-    faults = (
-        {"source": name} | fault
-        for name in summaries for fault in pool_files.read_json_lines(stage / name / FAULTS)
-    )  # fmt: skip
-    pool_files.write_json_lines(out / FAULTS, faults)
-    outputs = {}
-    for name in [*rows, PICTURES, FAULTS]:
-        watch(f"hashing {name}", 0, 0)
-        outputs[name] = pool_files.file_facts(out / name)
-        outputs[name] |= {"records": rows[name]} if name in rows else {}
-    manifest = manifest | {"pictures": len(places), "outputs": outputs}
-    pool_files.write_json(out / MANIFEST, manifest)
-    shutil.rmtree(stage)
-    return pool_files.read_manifest(out)
-
-
-def _write_records(config: Any, stage: Path, summaries: Mapping[str, dict]) -> list[int]:
-    """The records of all sources as ArrayRecord files in the stage; how many each holds."""
-    folder, part = stage / _POOL, stage / f"{_POOL}{_PART}"
-    if not folder.exists():
-        part.mkdir()
-        shards = pool_files.Shards(part, _POOL, config.record_bytes, compress=True)
-        for name in summaries:
-            with (stage / name / RECORDS).open("rb") as lines:
-                for line in lines:
-                    shards.add(line.rstrip(b"\n"))
-        shards.close()
-        pool_files.write_json(part / "counts.json", shards.counts)
-        os.replace(part, folder)
-    return pool_files.read_json(folder / "counts.json")
 
 
 class Progress:
@@ -252,25 +170,6 @@ class Progress:
     def _write(self, text: str, end: str) -> None:
         clear = "\r\x1b[2K" if self._redraw else ""
         print(f"{clear}{text}", end=end, file=self._stream, flush=True)
-
-
-def report(manifest: Mapping[str, Any]) -> str:
-    """The counts of a pool for a reader."""
-    lines = [
-        f"{manifest['records']} records of {manifest['count']}, {manifest['pictures']} pictures"
-    ]
-    for name, source in manifest["sources"].items():
-        left_out = [
-            f"{step['rule'].replace('_', ' ')} {step['before'] - step['after']}"
-            for step in source["rules"] if step["before"] > step["after"]
-        ]  # fmt: skip
-        notes = {"bad": source["bad_pictures"], "short of": source["shortfall"],
-                 "top-up": source["top_up"]}  # fmt: skip
-        left_out += [f"{what} {n}" for what, n in notes.items() if n]
-        lines.append(f"{name}: {source['written']} of {source['read']}"
-                     + "".join(f", {part}" for part in left_out))  # fmt: skip
-    tags = sorted(manifest["tags"].items(), key=lambda pair: (-pair[1], pair[0]))
-    return "\n".join([*lines, "tags: " + ", ".join(f"{tag} {n}" for tag, n in tags)])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

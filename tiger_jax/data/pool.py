@@ -87,6 +87,13 @@ class PoolSource(Sequence[Example]):
         return Picture(path=f"{self.folder}/{sha256[:16]}", data=data)
 
 
+def contents_of(folder: str | os.PathLike) -> tuple[set[str], set[str]]:
+    """(uids, hashes of pictures) of a pool. Raises UserError as `PoolSource.open`."""
+    source = PoolSource.open(folder)
+    uids = {json.loads(source.records[place])["uid"] for place in range(len(source))}
+    return uids, set(source.places)
+
+
 def is_pool(path: str | os.PathLike) -> bool:
     """Whether a path is a pool's: a folder. Whether it is a whole one, opening it says."""
     return Path(path).is_dir()

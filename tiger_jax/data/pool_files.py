@@ -77,12 +77,12 @@ def open_records(files: Sequence[Path]) -> grain.sources.ArrayRecordDataSource:
 
 def write_json(path: Path, value: Any) -> None:
     """One whole file of JSON with sorted keys, or none."""
-    write_whole(path, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
     """One whole file of a JSON value a line, or none."""
-    lines = (json.dumps(value, sort_keys=True, ensure_ascii=False) for value in values)
+    lines = (json.dumps(value, sort_keys=True) for value in values)
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 

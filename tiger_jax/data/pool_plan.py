@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tiger_jax.data.filters import PromptFilter, TagRule
-from tiger_jax.data.pool_files import input_facts
+from tiger_jax.data.pool_files import MANIFEST, input_facts, read_manifest
 from tiger_jax.data.pool_rules import ANSWERS, PoolPrompt, PoolRules, SourceRules, picture_ids
 from tiger_jax.data.pool_selection import Item
 from tiger_jax.data.pool_writing import Recipe, Source, Watch
@@ -15,7 +15,7 @@ from tiger_jax.data.public.record import PublicRecord
 from tiger_jax.data.public.registry import open_dataset
 from tiger_jax.errors import UserError
 
-PLACES = ("root", "out", "workers")
+PLACES = ("root", "out", "compare_with", "workers")
 """Fields that say where or how fast; a pool does not depend on them."""
 _SOURCE_RULES = ("image_prefixes", "pictures_only", "drop_boxes", "one_per_picture")
 
@@ -117,8 +117,8 @@ def sources_of(config: Any, evaluation: Evaluation) -> dict[str, Source]:
         })  # fmt: skip
         sources[name] = Source(
             name, max(1, round(choices.count * config.scale)),
-            PoolRules(own, prompts, evaluation.ids),
-            _items(config, name, choices),
+            PoolRules(own, prompts, evaluation.ids), _items(config, name, choices),
+            place_of(config, name, choices.path),
         )  # fmt: skip
     return sources
 
@@ -146,6 +146,9 @@ def inputs_of(config: Any, watch: Watch) -> dict[str, dict]:
     if config.evaluation.vg_image_data:
         path = Path(config.evaluation.vg_image_data)
         places["evaluation/vg_image_data"] = place_of(config, "Visual Genome", str(path))
+    if config.compare_with:
+        places["compare_with"] = Path(config.compare_with) / MANIFEST
+        read_manifest(Path(config.compare_with))
     return {
         label: input_facts(path, lambda file, label=label: watch(f"hashing {label}/{file}", 0, 0))
         for label, path in places.items()

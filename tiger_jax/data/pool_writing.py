@@ -61,6 +61,8 @@ class Source:
     rules: PoolRules
     items: Callable[[], Iterator[Item]]
     """Its records and faults from the first on, each time it is called."""
+    place: Path = Path()
+    """Where its files lie: faults are told without it, so that a pool does not depend on it."""
 
 
 class Checked(NamedTuple):
@@ -86,18 +88,17 @@ def write_source(
         UserError: pictures are missing and may not be; the data set cannot be read.
     """
     with (folder / FAULTS).open("w", encoding="utf-8", newline="\n") as file:
-        faults = _FaultFile(file)
+        faults = _FaultFile(file, source.place)
         found = select(
             source.items(), source.rules, recipe.seed, faults.add,
             lambda read: watch(f"{source.name}: read", read, 0),
         )  # fmt: skip
-        if found.missing and not recipe.allow_missing:
-            raise UserError(
-                f"{source.name}: {found.missing} of {found.read} records lack their picture, first "
-                f"{faults.first[MISSING]}; --config.allow_missing=True leaves them out"
-            )
+        if not recipe.allow_missing:
+            faults.check_none_missing(source.name)
         written = _Written(source, recipe, folder, known, faults, watch)
         written.fill(found)
+        if not recipe.allow_missing:  # a file may be gone since
+            faults.check_none_missing(source.name)
     summary = _summary(source, found, faults, written)
     write_json(folder / SUMMARY, summary)
     return summary
@@ -106,16 +107,30 @@ def write_source(
 class _FaultFile:
     """Faults as they come: a line each, counted by kind."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, place: Path) -> None:
         self._file = file
+        # Pictures may also lie beside the place that was named.
+        self._places = [f"{folder}/" for folder in (place, place.parent) if folder.name]
         self.kinds: Counter[str] = Counter()
         self.first: dict[str, str] = {}
 
     def add(self, fault: Fault) -> None:
         self.kinds[fault.kind] += 1
         self.first.setdefault(fault.kind, f"{fault.uid}: {fault.message}")
-        line = {"uid": fault.uid, "kind": fault.kind, "message": fault.message}
+        message = fault.message
+        for place in self._places:
+            message = message.replace(place, "")
+        line = {"uid": fault.uid, "kind": fault.kind, "message": message}
         self._file.write(json.dumps(line, sort_keys=True) + "\n")
+
+    def check_none_missing(self, name: str) -> None:
+        """UserError if pictures are missing."""
+        if count := self.kinds[MISSING]:
+            self._file.flush()
+            raise UserError(
+                f"{name}: {count} records lack their picture, first {self.first[MISSING]}; "
+                "--config.allow_missing=True leaves them out"
+            )
 
 
 class _Written:
@@ -155,9 +170,9 @@ class _Written:
     def _check(self, record: PublicRecord) -> Checked:
         """Runs in a thread. A picture that was written before is not decoded again."""
         try:
-            record.question.encode()
+            "".join([record.question, *(record.choices or ()), *record.answers]).encode()
         except UnicodeEncodeError as error:
-            message = f"question: expected valid Unicode text ({error.reason})"
+            message = f"{record.uid}: expected valid Unicode text ({error.reason})"
             return Checked(record, fault=Fault(record.uid, "wrong type", message))
         pictures = []
         for picture in record.images:
