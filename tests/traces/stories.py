@@ -39,8 +39,8 @@ def made_round(number, tokens, marks=(), **fields):
                       marks=marks, **known | fields)  # fmt: skip
 
 
-BEST = Mark(1, 2.5, 1.0, 0, "crop, row 1, column 2", Box(10, 20, 25, 45))
-LAST = Mark(2, 0.5, 0.0, 0, "base view, row 3, column 1", Box(30, 0, 40, 12))
+BEST = Mark(1, 2.5, 1.0, 0, "crop, row 1, column 2", Box(10.0, 20.0, 25.0, 45.0))
+LAST = Mark(2, 0.5, 0.0, 0, "base view, row 3, column 1", Box(30.0, 0.0, 40.0, 12.0))
 LINE = Mark(3, 0.25, 0.0, 0, "newline of crop line 2", None)
 ROUNDS = (
     made_round(1, [(" a", ACCEPTED), (" cat", ACCEPTED), (" on", REJECTED), (" in", REPLACEMENT),

@@ -70,7 +70,14 @@ def hard_page():
     long = "Donaudampfschifffahrtsgesellschaft" * 8
     frames = tuple(made_view(f"video 1, frame {n} (0.0 and 0.5 s)", 72, 128, 2) for n in (1, 2))
     marks = tuple(
-        Mark(rank, 9.0 - rank, 1 - rank / 8, rank % 2, f"row {rank}, column 1", Box(0, 0, 8, 8))
+        Mark(
+            rank,
+            9.0 - rank,
+            1 - rank / 8,
+            rank % 2,
+            f"row {rank}, column 1",
+            Box(0.0, 0.0, 8.0, 8.0),
+        )
         for rank in range(1, 9)
     )
     tokens = [(long, ACCEPTED), (" b" * 80, REJECTED), ("\n", REPLACEMENT)]

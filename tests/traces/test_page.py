@@ -147,22 +147,28 @@ def test_outlines_lie_where_the_boxes_are():
                       "3 score 0.25 · newline of crop line 2"]  # fmt: skip
 
 
-def test_boxes_in_one_place_share_a_label_and_stay_inside():
-    corner = Box(0, 0, 4, 4)
-    marks = (Mark(1, 3.0, 1.0, 0, "crop, row 1, column 1", corner),
-             Mark(2, 2.0, 0.0, 0, "base view, row 1, column 1", corner))  # fmt: skip
+def labels_of(box):
+    """The ranks on a picture of 60 x 90 where a crop and the base view are routed in one place."""
+    marks = (Mark(1, 3.0, 1.0, 0, "crop, row 1, column 1", box),
+             Mark(2, 2.0, 0.0, 0, "base view, row 1, column 1", box))  # fmt: skip
     story = made_story(rounds=(made_round(1, [(" a", ACCEPTED)], marks),))
-    (label,) = page_of(story).find("article")[0].find("text", class_="rank")
-    assert label.text == "1,2"
-    assert float(label.attributes["x"]) > 0
-    assert float(label.attributes["y"]) > 0
+    found = page_of(story).find("article")[0].find("text", class_="rank")
+    return [(one.text, float(one.attributes["x"]), float(one.attributes["y"])) for one in found]
+
+
+def test_ranks_are_readable_where_boxes_meet():
+    """A large box has them in its middle, a small one on two corners, none of them cut off by the
+    picture's edge: half a number is 0.6 * 0.045 * 90 = 2.43 pixels."""
+    assert labels_of(Box(0.0, 0.0, 40.0, 50.0)) == [("1,2", 25, 20)]
+    assert labels_of(Box(20.0, 30.0, 26.0, 38.0)) == [("1", 38, 26), ("2", 30, 20)]
+    assert labels_of(Box(0.0, 84.0, 4.0, 90.0)) == [("1", 87.57, 4), ("2", 84, 2.43)]
 
 
 def test_every_view_that_was_routed_from_is_shown():
     """Frames of a video hold both of their pictures, and outlines lie on each."""
     views = tuple(made_view(f"video 1, frame {n}", 40, 50, stills=2) for n in (1, 2, 3))
-    marks = (Mark(1, 2.0, 1.0, 2, "row 1, column 1", Box(0, 0, 10, 10)),
-             Mark(2, 1.0, 0.0, 0, "row 2, column 1", Box(10, 0, 20, 10)))  # fmt: skip
+    marks = (Mark(1, 2.0, 1.0, 2, "row 1, column 1", Box(0.0, 0.0, 10.0, 10.0)),
+             Mark(2, 1.0, 0.0, 0, "row 2, column 1", Box(10.0, 0.0, 20.0, 10.0)))  # fmt: skip
     story = made_story(views=views, rounds=(made_round(1, [(" a", ACCEPTED)], marks),))
     (article,) = page_of(story).find("article")
     shown = article.find("svg", class_="view")

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from tiger_jax.embedded import ASSETS
-from tiger_jax.traces.geometry import BASE, Box, even_patches
+from tiger_jax.traces.geometry import BASE, CROP, Box, even_patches
 from tiger_jax.traces.story import (
     ACCEPTED,
     BONUS,
@@ -228,7 +228,9 @@ def _routed_view(
     return canvas | {
         "label": label,
         "marks": [_outline(mark, left) for left in lefts for mark in boxed],
-        "labels": [label for left in lefts for label in _labels(boxed, left, canvas["font"])],
+        "labels": [
+            label for left in lefts for label in _labels(boxed, view.size, left, canvas["font"])
+        ],
         "pooled": [_rectangle(cell.box, left) for left in lefts for cell in cells],
     }
 
@@ -253,20 +255,31 @@ def _outline(mark: Mark, left: float) -> dict[str, Any]:
     }
 
 
-def _labels(marks: Sequence[Mark], left: float, font: float) -> list[dict[str, Any]]:
-    """Ranks in the middle of their boxes, or on the corner of small ones, which a number would
-    hide; boxes in one place share a label."""
+def _labels(
+    marks: Sequence[Mark], size: tuple[int, int], left: float, font: float
+) -> list[dict[str, Any]]:
+    """Ranks in the middle of their boxes, or on a corner of small ones, which a number would hide;
+    boxes in one place share a label."""
     ranks: dict[tuple[float, float], list[int]] = {}
     for mark in marks:
         box = mark.box
-        small = min(box.bottom - box.top, box.right - box.left) < 3 * font
-        y = box.top if small else (box.top + box.bottom) / 2
-        x = box.left if small else (box.left + box.right) / 2
-        place = _number(max(x, 0.6 * font) + left), _number(max(y, 0.6 * font))
-        ranks.setdefault(place, []).append(mark.rank)
+        y, x = label_corner(mark)
+        if min(box.bottom - box.top, box.right - box.left) >= 3 * font:
+            y, x = (box.top + box.bottom) / 2, (box.left + box.right) / 2
+        near = 0.6 * font  # from the picture's edge, so that no number is cut
+        y, x = max(min(y, size[0] - near), near), max(min(x, size[1] - near), near)
+        ranks.setdefault((_number(x + left), _number(y)), []).append(mark.rank)
     return [
         {"x": x, "y": y, "text": ",".join(map(str, sorted(own)))} for (x, y), own in ranks.items()
     ]
+
+
+def label_corner(mark: Mark) -> tuple[float, float]:
+    """(y, x) of the corner where a rank stands: crops have another one than what they are crops
+    of, for both are often routed in one place."""
+    if mark.place.startswith(CROP):
+        return mark.box.bottom, mark.box.right
+    return mark.box.top, mark.box.left
 
 
 def _rectangle(box: Box, left: float) -> dict[str, float]:

@@ -25,6 +25,7 @@ from tiger_jax.traces.page import (
     draft_label,
     drawing_order,
     is_coarse,
+    label_corner,
     route_label,
     score_text,
     time_of,
@@ -180,7 +181,9 @@ def _draw_marks(
         alpha = round(255 * (FAINT + (1 - FAINT) * mark.strength))
         colour = COARSE if is_coarse(mark) else ROUTE
         _outline(draw, edges, (*colour, alpha), thick, dashed=is_coarse(mark))
-        labels.setdefault(edges[:2], []).append(mark.rank)
+        y, x = label_corner(mark)
+        place = round(x * scale) + corner[0], round(y * scale) + corner[1]
+        labels.setdefault(place, []).append(mark.rank)
     for place, ranks in labels.items():
         text = ",".join(map(str, sorted(ranks)))
         draw.text(place, text, fill="white", font=font(15), anchor="mm", stroke_width=2,
