@@ -19,7 +19,8 @@ COCO = ("coco/",)
 COCO_2014 = ("train2014/", "val2014/")
 """Pictures of TallyQA that are COCO's; the others are Visual Genome's."""
 EVALUATION = ("coco_captions/val", "tallyqa/test", "textvqa/val")
-"""Data that the paper reports on and whose pictures have ids that training data share."""
+"""Data that the paper reports on and whose pictures have ids that training data share. Who reports
+on Karpathy's captions adds "coco_captions/test"."""
 
 
 def source(count: int, splits: tuple[str, ...], **choices: Any) -> dict[str, Any]:
