@@ -5,8 +5,24 @@
         --config.verifier=DIR --config.drafter=DIR --config.report=scenes.json
     python -m tiger_jax.evaluate --config configs/exact/selectors.py --config.report=selectors.json
     python -m tiger_jax.evaluate --config configs/exact/k_sweep.py --config.plot=k.png
+    python -m tiger_jax.evaluate --config configs/eval/main_results.py --config.root=DATA
+    python -m tiger_jax.evaluate --config configs/eval/benchmark.py:qwen3_vl --config.root=DATA \\
+        --config.only="('textvqa', 'docvqa')" --config.verifier=DIR --config.drafter=DIR
 
-configs/eval/
+configs/eval/             the paper's tables, on public data sets and held-out scenes
+    benchmark.py          any data sets, or your own file, with answers scored and timed
+    main_results.py       every method on the five main data sets
+    context_heavy.py      Video-MME, NLVR2, MuirBench
+    visual_interface.py   what the drafter alone says, by what it sees
+    capability.py         OCR, VQA, captions, counting: verifier, pair, drafter alone
+    ablation.py           without routing, alignment, distillation
+    objectives.py         what the drafter was trained for
+    routing_sparsity.py   k = 4, 8, 16, 32, all
+    k_sensitivity.py      k in training and in inference
+    routing_ablation.py   the parts of routing
+    adapter_pruning.py    SparseVLM's and VisPruner's choice in the router's place
+    prefix_distribution.py, temperature.py, batch_size.py
+configs/eval/             and on held-out scenes only
     scenes.py             answers, acceptance and speed of one pair
     curves.py             training curves of runs
     routes.py             one answer: the patches that each round routed
@@ -25,6 +41,8 @@ configs/exact/            drafters compared exactly on the verifier's own answer
 
 The config file says what is measured; each of its fields can be set on the command line as
 --config.FIELD=VALUE. Tables go to stdout, progress to stderr, everything to --config.report=FILE.
+The paper's tables also keep a journal in --config.out: a run that was killed, or ended by ctrl-C,
+goes on with the same command.
 """
 
 import os
