@@ -163,7 +163,7 @@ def test_a_smaller_pool_is_a_part_and_another_seed_another_choice(data, grpo, tm
     assert {row["uid"] for row in records_of(tmp_path / "other")} != whole
 
 
-def test_missing_pictures_stop_the_build_unless_they_may_be_missing(data, tmp_path, capsys):
+def test_missing_pictures_stop_the_build_unless_they_may_be_missing(data, tmp_path, monkeypatch):
     root = shutil.copytree(data, tmp_path / "data")
     (root / "textvqa/train_images/t1.jpg").unlink()
     config = small_config("grpo", root, tmp_path / "out")
@@ -171,9 +171,24 @@ def test_missing_pictures_stop_the_build_unless_they_may_be_missing(data, tmp_pa
         build(config)
     assert "textvqa/train/1/0" in (tmp_path / "out/faults.jsonl").read_text()
     config.allow_missing = True
+    again, write = [], build_pool.write_source
+    monkeypatch.setattr(
+        build_pool, "write_source", lambda s, *rest: again.append(s.name) or write(s, *rest)
+    )
     manifest = build(config)
+    assert again == ["textvqa", "llava"]  # the four before had no missing ones
     assert left_out(manifest, "textvqa") == {"missing image": 1}
     assert manifest["sources"]["textvqa"]["shortfall"] == 1
+
+
+def test_text_that_no_tokenizer_reads_is_a_fault(data, tmp_path):
+    """JSON may hold half of a surrogate pair."""
+    root = shutil.copytree(data, tmp_path / "data")
+    file = root / "textvqa/TextVQA_0.5.1_train.json"
+    file.write_text(file.read_text().replace("on sign 1?", "on sign \\ud800?"))
+    manifest = build(small_config("grpo", root, tmp_path / "out"))
+    assert manifest["sources"]["textvqa"]["faults"].keys() == {"wrong type"}
+    assert ids(records_of(tmp_path / "out"), "textvqa") == {"0", "2"}
 
 
 def test_every_choice_stands_in_the_manifest(grpo):
@@ -247,11 +262,13 @@ COMMAND = ["--config", "configs/data/grpo_pool.py"]
         (("out=x", "scale=0."), "scale: expected more than 0, got 0"),
         (("out=x", "pool=sft"), "pool: expected one of kd, grpo, got 'sft'"),
         (("cats=1",), "unknown field"),
+        (("out=/proc/none", "evaluation.sets=()", "root=DATA"), "/proc/none: cannot be written"),
     ],
 )  # fmt: skip
-def test_wrong_settings_in_one_line(words, told, capsys, monkeypatch):
+def test_wrong_settings_in_one_line(words, told, data, capsys, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
-    assert build_pool.main([*COMMAND, *(f"--config.{word}" for word in words)]) == 2
+    words = [f"--config.{word.replace('DATA', str(data))}" for word in words]
+    assert build_pool.main([*COMMAND, *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert told in error

@@ -96,14 +96,17 @@ def _finished(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
 def _open_stage(out: Path, identity: Mapping[str, Any]) -> Path:
     """The folder that a build works in; what another build left in it is deleted."""
     stage, file = out / UNFINISHED, out / UNFINISHED / "identity.json"
-    same = file.is_file() and pool_files.read_json(file) == identity
+    found = pool_files.read_json(file) if file.is_file() else None
+    # Sources that were finished when no picture might be missing stand as they are.
+    strict = {**identity, "settings": {**identity["settings"], "allow_missing": False}}
+    same = found in (identity, strict)
     try:
         if not same:
             shutil.rmtree(stage, ignore_errors=True)
             for left in (*out.glob("pool-*.array_record"), *out.glob("pictures-*.array_record")):
                 left.unlink()
             stage.mkdir(parents=True)
-            pool_files.write_json(file, identity)
+        pool_files.write_json(file, identity)
         for half in stage.glob(f"*{PART}"):
             shutil.rmtree(half)
     except OSError as error:
@@ -183,6 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:  # the disk is full, or went away
+        print(f"error: {error.filename or 'the pool'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last finished source",
