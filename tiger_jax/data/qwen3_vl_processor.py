@@ -111,7 +111,7 @@ class Qwen3VLProcessor(Processor):
             text = text.replace(self._marked("video"), self._text(self.config.video_token_id))
         return text
 
-    def placeholder(self, kind: Literal["image", "video"]) -> int | None:
+    def placeholder(self, kind: Literal["image", "video"]) -> int:
         return self.config.image_token_id if kind == "image" else self.config.video_token_id
 
     def visual(self, picture: Image.Image | np.ndarray | Video) -> Visual:

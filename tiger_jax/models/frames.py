@@ -136,12 +136,13 @@ def join_tiles(parts: Sequence[Tiles], count: int) -> Tiles:
     if any(isinstance(part, PooledTiles) for part in parts):
         parts = [_with_strides(part) for part in parts]
     joined = [_join(leaves, count) for leaves in zip(*map(arrays_of, parts), strict=True)]
-    return joined[0] if isinstance(parts[0], np.ndarray) else type(parts[0])(*joined)
+    kind = type(parts[0])
+    return kind(*joined) if issubclass(kind, Frames | PooledTiles) else joined[0]
 
 
 def arrays_of(tiles: Tiles) -> list[np.ndarray]:
     """What tiles are made of."""
-    return [tiles] if isinstance(tiles, np.ndarray) else list(vars(tiles).values())
+    return list(vars(tiles).values()) if isinstance(tiles, Frames | PooledTiles) else [tiles]
 
 
 def _with_strides(tiles: np.ndarray | PooledTiles) -> PooledTiles:
