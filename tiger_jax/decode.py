@@ -176,7 +176,7 @@ def _run(args: argparse.Namespace) -> int:
     runtime.configure()
     if args.dry_run:
         return _dry_run(args)
-    from tiger_jax import session, streaming
+    from tiger_jax import decode_summary, session, streaming
     from tiger_jax.head_loading import parse_tree
     from tiger_jax.sharding.mesh import make_mesh, parse_sizes
 
@@ -235,7 +235,7 @@ def _run(args: argparse.Namespace) -> int:
             page=args.trace, folder=args.trace_png,
         )  # fmt: skip
     if not args.quiet:
-        print(session.summary(report))
+        print(decode_summary.summary(report))
     if report.get("interrupted"):
         raise KeyboardInterrupt
     failed = [r for r in report["requests"] if r["error"]]
