@@ -12,7 +12,7 @@ from configs.data import grpo_pool, kd_pool
 LONG = " ".join(["why"] * 61)
 LLAVA = (  # id, picture, question, answer
     ("bus", "coco/train2017/000000000001.jpg", "What are the colors of the bus?", "White, red."),
-    ("cats", "coco/train2017/000000000002.jpg", "How many cats lie on it?", "2"),
+    ("cats", "coco/train2017/000000000002.jpg", "How many cats lie on it now?", "2"),
     ("short", "coco/train2017/000000000003.jpg", "What is this?", "A sofa."),
     ("yes", "coco/train2017/000000000003.jpg", "Is the bus in front red?", "Yes"),
     ("long", "coco/train2017/000000000003.jpg", LONG, "Because."),

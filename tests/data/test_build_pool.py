@@ -98,6 +98,8 @@ def test_what_a_record_holds(grpo):
     }  # fmt: skip
     hidden = [row["ground_truth"] for uid, row in by_uid.items() if uid.startswith("docvqa/test")]
     assert set(hidden) <= {None}  # the test half has no answers
+    docvqa = read_manifest(grpo)["sources"]["docvqa"]
+    assert docvqa["without_answer"] == len(hidden)
     assert {row["n_words"] for row in by_uid.values() if row["source"] == "tallyqa"} == {7}
 
 

@@ -36,7 +36,7 @@ def ids(stream) -> list[str]:
 def test_examples_by_place(pool):
     assert len(pool) == len({example.id for example in pool}) == 19
     example = next(e for e in pool if e.id == "llava/train/cats/0")
-    assert (example.prompt, example.source) == ("How many cats lie on it?", "llava")
+    assert (example.prompt, example.source) == ("How many cats lie on it now?", "llava")
     assert (example.response, example.tag) == ("2", "count")
     assert pool[-1] == pool[18]
     with pytest.raises(IndexError):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO
 from tiger_jax.data.filters import PromptFilter
 from tiger_jax.data.images import decode_image
 from tiger_jax.data.pool_files import FAULTS, Shards, write_json
-from tiger_jax.data.pool_rules import PoolPrompt, PoolRules, gold_answer, pool_record
+from tiger_jax.data.pool_rules import ANSWERS, PoolPrompt, PoolRules, gold_answer, pool_record
 from tiger_jax.data.pool_selection import MISSING, Item, Selection, rank, select
 from tiger_jax.data.public.record import Fault, PublicRecord
 from tiger_jax.errors import UserError
@@ -142,7 +142,7 @@ class _Written:
     ) -> None:  # fmt: skip
         self._source, self._recipe, self._folder = source, recipe, folder
         self._known, self._faults, self._watch = known, faults, watch
-        self.records = self.bad_pictures = 0
+        self.records = self.bad_pictures = self.unanswered = 0
         self.tags: Counter[str] = Counter()
         self.leaks: Counter[str] = Counter()
         self.pictures: list[list[str]] = []
@@ -217,6 +217,7 @@ class _Written:
         fields = pool_record(record, recipe.pool, names, recipe.prompt, recipe.tags, answer)
         file.write(json.dumps(fields, sort_keys=True) + "\n")
         self.records += 1
+        self.unanswered += fields[ANSWERS[recipe.pool]] is None
         self.tags.update(fields["tags"])
         self._watch(f"{self._source.name}: written", self.records, self._source.count)
 
@@ -241,6 +242,7 @@ def _summary(
         "written": written.records,
         "faults": dict(faults.kinds),
         "bad_pictures": written.bad_pictures,
+        "without_answer": written.unanswered,
         "leaks_excluded": dict(found.leaks + written.leaks),
         "tags": dict(written.tags),
         "pictures": written.pictures,
