@@ -23,7 +23,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from tiger_jax import embedded
-from tiger_jax.errors import UserError
+from tiger_jax.errors import UserError, exit_code
 from tiger_jax.models import published
 
 DRAFT_LENGTH = "5"
@@ -153,19 +153,7 @@ def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: 0 fine, 1 if every request failed, 2 bad input, 130 interrupted."""
     args = parse_arguments(argv)
-    try:
-        return _run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): leave quietly, and keep Python from
-        # complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return exit_code(lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -54,7 +54,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from tiger_jax import command_line
-from tiger_jax.errors import UserError
+from tiger_jax.errors import UserError, exit_code
 from tiger_jax.evaluation import tables
 
 TASKS = {
@@ -68,24 +68,14 @@ TASKS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: 0 fine, 2 bad input, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else argv
-    try:
-        if command_line.wants_help(argv):
-            print(command_line.help_text(argv, __doc__))
-            return 0
-        return _run(command_line.parse(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): leave quietly, also at Python's last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_code(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str]) -> int:
+    if command_line.wants_help(argv):
+        print(command_line.help_text(argv, __doc__))
         return 0
-
-
-def _run(config: Any) -> int:
+    config = command_line.parse(argv)
     task = config.get("task")
     if task not in TASKS:
         raise UserError(f"task: expected one of {', '.join(TASKS)}, got {task!r}")

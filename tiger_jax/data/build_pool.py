@@ -40,7 +40,7 @@ from tiger_jax.data.pool_plan import (
     sources_of,
 )
 from tiger_jax.data.pool_writing import SUMMARY, write_source
-from tiger_jax.errors import UserError
+from tiger_jax.errors import UserError, exit_code
 
 PACKAGES = ("array-record", "pillow")
 """What else the bytes of a pool depend on."""
@@ -178,22 +178,23 @@ class Progress:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: 0 fine, 2 bad input, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else argv
-    try:
-        if command_line.wants_help(argv):
-            print(command_line.help_text(argv, __doc__))
-            return 0
-        print(report(build(command_line.parse(argv))))
+    goes_on = "interrupted; the same command goes on from the last finished source"
+    return exit_code(lambda: _run(argv), interrupted=goes_on)
+
+
+def _run(argv: Sequence[str]) -> int:
+    if command_line.wants_help(argv):
+        print(command_line.help_text(argv, __doc__))
         return 0
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    config = command_line.parse(argv)
+    try:
+        print(report(build(config)))
+    except BrokenPipeError:
+        raise
     except OSError as error:  # the disk is full, or went away
-        print(f"error: {error.filename or 'the pool'}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last finished source",
-              file=sys.stderr)  # fmt: skip
-        return 130
+        place = error.filename or config.out
+        raise UserError(f"{place}: {error.strerror or error}") from error
+    return 0
 
 
 if __name__ == "__main__":

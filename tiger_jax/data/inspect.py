@@ -19,7 +19,7 @@ from typing import Any
 from tiger_jax.data.public.record import PublicRecord
 from tiger_jax.data.public.registry import READERS, open_dataset
 from tiger_jax.data.public.survey import NAMED_FAULTS, Survey, plain_record, survey
-from tiger_jax.errors import UserError
+from tiger_jax.errors import UserError, exit_code
 
 _WIDTH = 160
 """Characters of a value that are shown."""
@@ -54,14 +54,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: 0 fine (also with faults), 2 bad input, 130 interrupted."""
     args = parse_arguments(argv)
-    try:
-        return _run(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return exit_code(lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:
