@@ -192,11 +192,22 @@ def test_pooled_tokens_are_dotted_cells():
     assert "pooled" not in page_of().find("main")[0].text
 
 
+def test_the_lines_are_explained_where_they_are_drawn():
+    """A page whose patches are all of the crops does not speak of dashes."""
+    text = page_of().text
+    assert "Solid orange: patches of the crops. Dashed blue: patches of the base view" in text
+    text = page_of(made_story(rounds=(made_round(1, [(" a", ACCEPTED)], (BEST,)),))).text
+    assert "Solid orange" in text
+    assert "Dashed blue" not in text
+
+
 def test_what_does_not_route_says_so():
     rounds = (made_round(1, [(" a", ACCEPTED)], None),)
     page = page_of(made_story(rounds=rounds))
     assert "This drafter does not route" in page.text
     assert not page.find("rect", class_="routed")
+    page = page_of(made_story(rounds=rounds), settings=SETTINGS | {"k": "all"})
+    assert "This drafter sees all visual tokens" in page.text
     page = page_of(made_story(views=(), rounds=rounds))
     assert "No picture was shown." in page.text
     assert not page.find("svg", class_="view")

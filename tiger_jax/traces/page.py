@@ -61,7 +61,7 @@ def render(stories: Sequence[Story], settings: Mapping[str, Any]) -> str:
     lengths = [round_.accepted for story in stories for round_ in story.rounds]
     return environment.get_template(TEMPLATE).render(
         title="Speculative decoding, round by round", settings=settings,
-        legend=[Token(text, fate) for fate, text in _LEGEND], explained=explain(stories),
+        legend=[Token(text, fate) for fate, text in _LEGEND], explained=explain(stories, settings),
         summary=summarise(stories), histogram=histogram(lengths),
         stories=[_story(number, story) for number, story in enumerate(stories)],
     )  # fmt: skip
@@ -73,19 +73,22 @@ def visible(text: str) -> str:
     return text.replace(" ", "\u2423") if not text.strip() else text
 
 
-def explain(stories: Sequence[Story]) -> str:
+def explain(stories: Sequence[Story], settings: Mapping[str, Any]) -> str:
     """What the outlines of this page mean."""
     if not any(story.views for story in stories):
         return "No picture was shown."
+    if settings.get("k") == "all":
+        return "This drafter sees all visual tokens: none is routed, and no patch is outlined."
     if all(round_.marks is None for story in stories for round_ in story.rounds):
         return "This drafter does not route: no patch is outlined."
     words = ["Outlined: the visual tokens routed to the drafter in a round; the thicker and fuller "
              "the line, the higher the score; numbers are ranks."]  # fmt: skip
     parts = {mark.place for story in stories for round_ in story.rounds
              for mark in round_.marks or ()}  # fmt: skip
+    if any(part.startswith(CROP) for part in parts):
+        words.append("Solid orange: patches of the crops.")
     if any(part.startswith(BASE) for part in parts):
-        words.append("Solid orange: patches of the crops; dashed blue: of the base view, the whole "
-                     "picture in one tile.")  # fmt: skip
+        words.append("Dashed blue: patches of the base view, the whole picture in one tile.")
     pooled = max(story.pooled for story in stories)
     if pooled == 1:
         words.append("Dotted: the pooled token, the mean of all patches, always seen.")
