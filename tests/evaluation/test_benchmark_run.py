@@ -44,12 +44,12 @@ def line(pair, tmp_path_factory, no_compilation_cache):
     root = tmp_path_factory.mktemp("benchmark")
     (root / "config.py").write_text(CONFIG)
     rng = np.random.default_rng(0)
-    for name in "abcd":
+    for name in "abcde":
         Image.fromarray(rng.integers(0, 255, (40, 40, 3), np.uint8)).save(root / f"{name}.png")
     whole = (root / "b.png").read_bytes()
     (root / "b.png").write_bytes(whole[: len(whole) // 2])
     lines = [{"id": name, "prompt": "What?", "answer": name, "images": [f"{name}.png"]}
-             for name in "abcd"]  # fmt: skip
+             for name in "abcde"]  # fmt: skip
     text = "\n".join(map(json.dumps, lines))
     (root / "examples.jsonl").write_text(text + '\n{"prompt": "no answer"}\n')
     verifier, drafter = pair
@@ -97,12 +97,12 @@ def _find(report, variant, label, mode):
 def test_a_bad_record_is_counted_and_its_neighbours_are_answered(undisturbed):
     _, report = undisturbed
     row = _find(report, "plain", "examples", "score")
-    assert (row["questions"], row["answered"], row["failed"]) == (4, 3, 1)
+    assert (row["questions"], row["answered"], row["failed"]) == (5, 4, 1)
     assert row["failures"][0][0] == "examples/b"
     assert "damaged image" in row["failures"][0][1]
     assert row["faults"] == {"bad line": 1}
-    assert [one["uid"] for one in row["raw"]] == ["examples/a", "examples/c", "examples/d"]
-    assert row["metrics"]["n"] == 3
+    assert [one["uid"] for one in row["raw"]] == [f"examples/{name}" for name in "acde"]
+    assert row["metrics"]["n"] == 4
 
 
 def test_what_is_not_there_is_left_out_by_name(undisturbed):
@@ -202,7 +202,9 @@ def test_ctrl_c_leaves_a_report_of_what_was_done(line, undisturbed, tmp_path, mo
     assert err.endswith("interrupted\n")
     assert "Interrupted: the same command goes on from here." in out
     assert report["interrupted"] is True
-    assert sum(row["answered"] for row in report["rows"]) == 3  # a, c, d: the scenes come next
+    assert (
+        sum(row["answered"] for row in report["rows"]) == 4
+    )  # of the examples: the scenes come next
     assert _untimed(_run(line, tmp_path)) == _untimed(undisturbed[1])
 
 

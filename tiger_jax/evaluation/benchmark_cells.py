@@ -8,6 +8,7 @@ import dataclasses
 import os
 import resource
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class Cell:
     draft_length: int
     batch_size: int
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Its name in the journal."""
         return cell_fingerprint(self.about)
@@ -69,8 +70,8 @@ class Setting(NamedTuple):
     dtype: str
     hardware: str
 
-    def cells(self, method: Method, sample: Sample, batch_size: int) -> list[Cell]:
-        """The cells of a pass."""
+    def cells(self, method: Method, facts: dict, sample: Sample, batch_size: int) -> list[Cell]:
+        """The cells of a pass; `facts` are the method's."""
         config, entry = self.config, sample.entry
         speed = entry["mode"] == SPEED
         lengths = [0] if method.variant is None else list(config.draft_lengths)
@@ -78,7 +79,7 @@ class Setting(NamedTuple):
         for temperature in map(float, config.temperatures):
             for length in lengths if speed else lengths[:1]:
                 about = {
-                    **method.facts(self.verifier), "verifier_weights": self.weights,
+                    **facts, "verifier_weights": self.weights,
                     "dataset": sample.source.name, "label": sample.label,
                     "split": sample.source.split, "mode": entry["mode"], "ids": sample.digest,
                     "T": temperature, "g": length, "batch": batch_size, "seed": config.seed,
@@ -148,7 +149,7 @@ class Pass:
 
     def _read(self) -> Iterator[list[Prepared | tuple[str, str]]]:
         """Windows of prompts that are not all answered yet; (uid, why) of one that has none."""
-        size = self._size * (1 if self._sample.source.name == "video_mme" else WINDOW)
+        size = self._size * (1 if self._sample.videos else WINDOW)
         names = windows(self._sample.uids, size)
         wanted = [not self._known(window) for window in names]
         if not any(wanted):

@@ -43,13 +43,12 @@ def evaluate(config: Any) -> tuple[dict, str]:
     samples, reasons = read_samples(config, folder)
     dtype = config.dtype or runtime.default_dtype()
     setting = Setting(config, verifier_folder, weights_name(verifier_folder), dtype, hardware())
-    cells: list[Cell] = [
-        cell
-        for method in methods
-        for chosen in samples
-        for size in config.batch_sizes
-        for cell in setting.cells(method, chosen, size)
-    ]
+    cells: list[Cell] = []
+    for method in methods:
+        facts = method.facts(verifier_folder)
+        for chosen in samples:
+            for size in config.batch_sizes:
+                cells += setting.cells(method, facts, chosen, size)
     with Journal.open(folder / JOURNAL) as journal:
         interrupted = _interrupted(setting, journal, cells)
         report = benchmark_report.build(

@@ -77,7 +77,8 @@ TABLES = {
         ("Caption score", "Norm. Lat."),
         ("Answers of the drafter alone, nothing is verified. Caption Acc. of the paper is never "
          "defined: the score is the data set's own. Lat.: time a token (prefill left out) over "
-         "that of full visual tokens.", *PUBLISHED),
+         "that of full visual tokens. A routed drafter learned to go on from the verifier's "
+         "words, not to begin an answer.", *PUBLISHED),
         alone=True,
     ),
     "ablation": Layout(

@@ -32,6 +32,8 @@ class Sample:
     """The first of them, one line each."""
     group_sizes: Mapping[str, int]
     """Questions of each group, in the whole source; of sources that have groups."""
+    videos: bool = False
+    """Whether some of them show videos."""
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -71,10 +73,12 @@ def take(source: Source, entry: Mapping[str, Any], seed: int, folder: Path) -> S
     found: dict[str, Question] = {}
     faults: dict[str, int] = {}
     quoted: list[str] = []
+    videos = False
     for item in source:
         fault = item if isinstance(item, Fault) else missing_file(item)
         if fault is None:
             found[item.uid] = item.light
+            videos |= bool(item.videos)
         else:
             faults[fault.kind] = faults.get(fault.kind, 0) + 1
             quoted.append(fault.message)
@@ -98,7 +102,7 @@ def take(source: Source, entry: Mapping[str, Any], seed: int, folder: Path) -> S
     sizes = {name: len(members) for name, members in groups.items()}
     return Sample(
         entry, source, questions, len(found), faults, tuple(quoted),
-        sizes if source.name in GROUPED else {},
+        sizes if source.name in GROUPED else {}, videos,
     )  # fmt: skip
 
 
