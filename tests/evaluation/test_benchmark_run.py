@@ -223,3 +223,11 @@ def test_nothing_to_ask_is_one_line(line, tmp_path, capsys):
     path.write_text("")
     assert evaluate.main([*line, f"--config.out={path}"]) == 2
     assert "out: expected a folder" in capsys.readouterr().err
+
+
+def test_weights_that_are_not_there_are_one_line(capsys):
+    assert evaluate.main(["--config", "configs/eval/main_results.py:llava_next"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "llava-v1.6-vicuna-13b-hf: expected" in err
+    assert err.count("\n") == 1

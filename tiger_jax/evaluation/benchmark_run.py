@@ -22,6 +22,7 @@ from tiger_jax.evaluation.questions import Source
 from tiger_jax.evaluation.sample import Sample
 from tiger_jax.evaluation.sources import sources
 from tiger_jax.pipeline import Pipeline
+from tiger_jax.weights.original_config import read_config
 
 JOURNAL = "journal.jsonl"
 
@@ -37,9 +38,10 @@ def evaluate(config: Any) -> tuple[dict, str]:
             cannot be written.
     """
     benchmark_config.check(config)
+    verifier_folder = Path(config.verifier or embedded.verifier(config.pair))
+    read_config(verifier_folder)  # a wrong folder is told before any data set is read
     methods, left_out = find(config)
     folder = run_folder(config)
-    verifier_folder = Path(config.verifier or embedded.verifier(config.pair))
     samples, reasons = read_samples(config, folder)
     dtype = config.dtype or runtime.default_dtype()
     setting = Setting(config, verifier_folder, weights_name(verifier_folder), dtype, hardware())
