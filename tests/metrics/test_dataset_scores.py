@@ -158,6 +158,10 @@ def test_video_mme():
     ]
     found = score("video_mme", items("video_mme", *rows))
     assert found["accuracy"] == 0.25
+    assert found["accuracy_of_answered"] == 0.5  # (D) right, the B of "Based" wrong
+    silent = score("video_mme", items("video_mme", *rows[1:3]))
+    assert silent["accuracy_of_answered"] is None
+    assert silent["accuracy_of_answered_reason"] == "no text holds a letter"
     assert (found["accuracy/duration/short"], found["accuracy/duration/long"]) == (1.0, 0.0)
     assert (found["accuracy/domain/Film"], found["n/task_type/Counting"]) == (0.25, 4)
     assert (found["n"], found["missing"], found["unparsed"]) == (4, 1, 1)

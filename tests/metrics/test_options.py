@@ -27,6 +27,7 @@ FOUR = ("1", "2", "0", "None of the choices provided")
         ("(B)", None, None),
         ("The answer is B.", "B", None),
         ("The answer is B", None, None),
+        ("The answer is B\nIt grows.", None, None),  # "." meets no line break
         ("C", None, None),  # beyond two choices
         ("C. three", None, None),
         ("B.mushroom", None, "B"),

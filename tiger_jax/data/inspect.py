@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     options = dict(map(_option, args.option))
+    if args.json:
+        _check_place(Path(args.json))
     dataset = open_dataset(args.dataset, args.path, args.split, **options)
     found = survey(
         dataset, args.limit, args.first, not args.no_pictures, args.compat, _progress()
@@ -148,6 +150,13 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {text!r}")
     return int(text)
+
+
+def _check_place(path: Path) -> None:
+    """UserError where no file can be written, told before minutes of reading."""
+    if path.is_dir() or not path.parent.is_dir():
+        found = "a folder" if path.is_dir() else f"no folder {path.parent}"
+        raise UserError(f"--json: expected a place for a file, got {path}: {found}")
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -77,20 +77,19 @@ def open_records(files: Sequence[Path]) -> grain.sources.ArrayRecordDataSource:
 
 def write_json(path: Path, value: Any) -> None:
     """One whole file of JSON with sorted keys, or none."""
-    write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+    write_whole(path, [json.dumps(value, indent=1, sort_keys=True), "\n"])
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
     """One whole file of a JSON value a line, or none."""
-    lines = (json.dumps(value, sort_keys=True) for value in values)
-    write_whole(path, "".join(f"{line}\n" for line in lines))
+    write_whole(path, (json.dumps(value, sort_keys=True) + "\n" for value in values))
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write beside the file, then take its name."""
+def write_whole(path: Path, texts: Iterable[str]) -> None:
+    """Write one text after the other beside the file, then take its name."""
     part = path.with_name(path.name + UNFINISHED)
     with part.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+        file.writelines(texts)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
@@ -125,10 +124,10 @@ def input_facts(root: Path, watch: Callable[[str], None]) -> dict[str, dict]:
 
     Pictures in files of their own are known by the hashes that the pool's records hold.
     """
-    files = [root] if root.is_file() else sorted(root.rglob("*"))
+    files = [root] if root.is_file() else root.rglob("*")
     facts = {}
-    for file in files:
-        if file.suffix.lower() in DATA_SUFFIXES and file.is_file():
+    for file in sorted(file for file in files if file.suffix.lower() in DATA_SUFFIXES):
+        if file.is_file():
             name = file.name if file == root else file.relative_to(root).as_posix()
             watch(name)
             facts[name] = file_facts(file)

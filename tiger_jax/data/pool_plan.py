@@ -1,6 +1,7 @@
 """A pool's config as what is to be built: sources with their rules, evaluation data, settings."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,16 +50,16 @@ def check_config(config: Any) -> None:
         raise UserError(f"pool: expected one of {', '.join(ANSWERS)}, got {config.pool!r}")
     if not config.out:
         raise UserError("out: expected the folder for the pool, got none")
-    if config.top_up and config.top_up not in config.sources:
-        raise UserError(
-            f"top_up: expected one of {', '.join(config.sources)}, or '', got {config.top_up!r}"
-        )
-    lowest = {"scale": 0, "min_side": 1, "max_aspect": 1, "workers": 0}
+    used = [name for name, choices in config.sources.items() if choices.count]
+    if config.top_up and config.top_up not in used:
+        raise UserError(f"top_up: expected one of {', '.join(used)}, or '', got {config.top_up!r}")
+    if not 0 < config.scale < math.inf:
+        raise UserError(f"scale: expected a finite number above 0, got {config.scale}")
+    lowest = {"min_side": 1, "max_aspect": 1, "workers": 0}
     lowest |= {"record_bytes": 1, "picture_bytes": 1}
     for name, low in lowest.items():
-        if not config[name] >= low or (name == "scale" and not config.scale):
-            raise UserError(f"{name}: expected {'more than' if name == 'scale' else 'at least'} "
-                            f"{low}, got {config[name]}")  # fmt: skip
+        if not config[name] >= low:
+            raise UserError(f"{name}: expected at least {low}, got {config[name]}")
     for name, choices in config.sources.items():
         if choices.count < 0:
             raise UserError(f"sources.{name}.count: expected at least 0, got {choices.count}")

@@ -11,6 +11,9 @@ from pathlib import PurePosixPath
 
 from tiger_jax.data.examples import Example
 from tiger_jax.data.filters import PromptFilter
+from tiger_jax.data.public import prompts
+from tiger_jax.data.public.llava import BOX
+from tiger_jax.data.public.prompt_styles import question_and_options
 from tiger_jax.data.public.record import PublicRecord
 from tiger_jax.errors import UserError
 
@@ -22,8 +25,6 @@ RULES = (
 PROMPTS = ("question", "score", "speed")
 ANSWERS = {"kd": "target", "grpo": "ground_truth"}
 """What a pool's records call their answer."""
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_BOX = re.compile(r"\[\s*(?:[01]?\.\d+|[01])(?:\s*,\s*(?:[01]?\.\d+|[01])){3}\s*\]")
 _COCO = re.compile(r"(?:COCO_(?:train|val|test)\d{4}_)?(\d{12})")
 
 
@@ -82,7 +83,7 @@ def as_example(record: PublicRecord) -> Example:
 
 def has_box(record: PublicRecord) -> bool:
     """Whether question or answers hold the coordinates of a box."""
-    return any(_BOX.search(text) for text in (record.question, *record.answers))
+    return any(BOX.search(text) for text in (record.question, *record.answers))
 
 
 def picture_name(record: PublicRecord, place: int = 0) -> str:
@@ -155,12 +156,9 @@ class PoolPrompt:
             return self._asked(record)
         if not (self.choices and record.choices):
             return record.question
-        listed = zip(LETTERS, record.choices, strict=False)
-        return "\n".join([record.question, *(f"{letter}. {text}" for letter, text in listed)])
+        return question_and_options(record)
 
     def _asked(self, record: PublicRecord) -> str:
-        from tiger_jax.data.public import prompts
-
         if self.form == "score":
             return prompts.score_prompt(record, style=self.style).text
         return prompts.speed_prompt(record).text

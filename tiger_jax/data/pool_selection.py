@@ -37,11 +37,8 @@ class Selection:
     """By rule."""
     leaks: Counter[str] = field(default_factory=Counter)
     """Of the rule evaluation_picture, by evaluation data set."""
-    faults: list[Fault] = field(default_factory=list)
-    """Records that cannot be used: those of the reader, and missing pictures of candidates."""
-
     missing: int = 0
-    """Of the faults: candidates without their picture. The other faulty records were not read."""
+    """Candidates without their picture; the reader's own faults are in none of these counts."""
 
     def steps(self) -> list[dict]:
         """[{rule, before, after}] in the order in which records are left out."""

@@ -64,9 +64,17 @@ def _circular(items: Sequence[Item], right: Sequence[float]) -> Scores:
 
 
 def video_mme_scores(items: Sequence[Item], style: str = "official") -> Scores:
-    """accuracy overall and per duration, domain, sub_category, task_type."""
+    """accuracy overall and per duration, domain, sub_category, task_type.
+
+    accuracy_of_answered is the authors' number, right / answered: a text without a letter is left
+    out of it instead of wrong. None with its reason where no text holds one.
+    """
     parsed, right = _answered(items, lambda text, _: options.video_mme_option(text, style))
-    scores = {"accuracy": mean(right), **parse_counts(items, parsed)}
+    answered = [credit for letter, credit in zip(parsed, right, strict=True) if letter]
+    scores = {"accuracy": mean(right), "accuracy_of_answered": mean(answered),
+              **parse_counts(items, parsed)}  # fmt: skip
+    if not answered:
+        scores["accuracy_of_answered_reason"] = "no text holds a letter"
     for name in ("duration", "domain", "sub_category", "task_type"):
         scores |= by_value("accuracy", [field(item, name) for item in items], right, name)
     return scores

@@ -11,7 +11,7 @@ from string import ascii_uppercase
 
 from tiger_jax.errors import UserError
 
-_SCIENCEQA_SENTENCE = re.compile(r"The answer is ([A-Z]).", re.DOTALL)
+_SCIENCEQA_SENTENCE = re.compile(r"The answer is ([A-Z]).")
 _SCIENCEQA_LETTERS = "ABCDE"
 
 
@@ -20,7 +20,8 @@ def scienceqa_option(text: str, n_choices: int, style: str = "llava") -> str | N
 
     Args:
         style: "llava": the letter alone, a start "X. ", or exactly one "The answer is X" with a
-            character after it. "lmms": the letter alone in any case, or a start "X.".
+            character after it that is no line break. "lmms": the letter alone in any case, or a
+            start "X.".
 
     Raises:
         UserError: another style.

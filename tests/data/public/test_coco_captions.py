@@ -120,6 +120,12 @@ def test_karpathy_layout(tmp_path):
     assert list(open_dataset("coco_captions", tmp_path, "val", karpathy=True)) == []
     with pytest.raises(UserError, match="expected COCO captions: annotations/captions_train2017"):
         open_dataset("coco_captions", tmp_path, "train", karpathy=False)
+    with pytest.raises(UserError, match="expected COCO captions: annotations/captions_train2017"):
+        open_dataset("coco_captions", tmp_path, "train", year="2017")  # Karpathy's are of 2014
+    with pytest.raises(UserError, match="year: expected 2017 or 2014, got '1999'"):
+        open_dataset("coco_captions", tmp_path, year="1999")
+    with pytest.raises(UserError, match="year: expected 2014 for Karpathy's splits"):
+        open_dataset("coco_captions", tmp_path, "test", year="2017", karpathy=True)
 
 
 def test_rows_that_are_pictures(tmp_path):
@@ -140,6 +146,11 @@ def test_rows_that_are_pictures(tmp_path):
         ("coco_captions/val/2014-8/0", ("C",), ""),
     ]
     assert faults_of(found) == [("coco_captions/val/2017-9/0", "missing captions")]
+    only = list(open_dataset("coco_captions", tmp_path, year="2014"))
+    assert [r.uid for r in records_of(only)] == ["coco_captions/val/2014-8/0"]
+    assert faults_of(only)[0] == ("coco_captions/val/2014-7/0", "wrong file name")
+    with pytest.raises(UserError, match=r"expected Karpathy's captions, val-.* official ones"):
+        open_dataset("coco_captions", tmp_path, karpathy=True)
     hidden = records_of(open_dataset("coco_captions", tmp_path, "test"))[-1]
     assert (hidden.answers, hidden.ground_truth) == ((), None)
 
@@ -160,6 +171,9 @@ def test_rows_that_are_sentences(tmp_path):
     assert (first.uid, first.answers) == ("coco_captions/test/2014-1/0", ("A.", "B.", "D."))
     assert second.answers == ("C.",)
     assert decode_picture(second.images[0]).getpixel((0, 0)) == (0, 0, 255)
+    for options, wanted in (({"year": "2017"}, "official 2017"), ({"karpathy": False}, "official")):
+        with pytest.raises(UserError, match=f"the {wanted} captions, test-.* holds Karpathy's"):
+            open_dataset("coco_captions", tmp_path, "test", **options)
 
 
 @needs_samples

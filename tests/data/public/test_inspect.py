@@ -95,8 +95,12 @@ def test_json_file(pages, tmp_path, capsys):
     }  # fmt: skip
     (first,) = found["first_records"]
     assert first["images"] == [str(pages / "documents/a.png")]
-    assert inspect.main(["docvqa", str(pages), "--json", str(tmp_path)]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    capsys.readouterr()
+    for place in (tmp_path, tmp_path / "none" / "out.json"):
+        assert inspect.main(["docvqa", str(pages), "--json", str(place)]) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err.count("\n")) == ("", 1)  # told before the pictures are opened
+        assert f"--json: expected a place for a file, got {place}: " in shown.err
 
 
 def test_limit_first_split_and_options(pages, tmp_path, capsys):
@@ -126,6 +130,14 @@ def test_a_sign_that_the_terminal_lacks_stops_nothing(tmp_path, capsys):
         (["docvqa", "none"], "error: none: expected the files of docvqa, found nothing there"),
         (["docvqa", ".", "--split", "dev"], "error: docvqa: expected split train or val or test"),
         (["docvqa", ".", "--option", "x"], "error: --option: expected NAME=VALUE, got 'x'"),
+        (
+            ["llava", ".", "--option", "drop_boxes=0"],
+            "error: llava: drop_boxes: expected true or false, got '0'",
+        ),
+        (
+            ["coco_captions", ".", "--option", "karpathy=no"],
+            "error: coco_captions: karpathy: expected true or false, got 'no'",
+        ),
         (["docvqa", ".", "--option", "x=1"], "error: docvqa: expected options out of none"),
     ],
 )

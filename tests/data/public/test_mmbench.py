@@ -77,6 +77,8 @@ def test_bad_rows_spoil_no_neighbour(tmp_path):
         {**ROW, "index": 5, "image": "99"},
         {**ROW, "index": 6, "image": "5"},
         {**ROW, "index": 8, "image": "no base64!" * 10},
+        {**ROW, "index": 9, "image": "\u00e9" * 100},
+        {**ROW, "index": "--5", "image": RED},
         {**ROW, "index": 7, "image": RED},
     ]
     path = written(tmp_path / "MMBench_DEV_EN.tsv", rows)
@@ -91,6 +93,8 @@ def test_bad_rows_spoil_no_neighbour(tmp_path):
         ("mmbench/dev/5/0", "missing image"),
         ("mmbench/dev/6/0", "missing image"),
         ("mmbench/dev/8/0", "damaged image"),
+        ("mmbench/dev/9/0", "damaged image"),
+        ("MMBench_DEV_EN.tsv:11", "wrong type"),
     ]
 
 

@@ -237,7 +237,8 @@ def test_the_prompt_says_whether_ocr_tokens_and_subtitles_stand_in_it(tmp_path):
     asked = score_prompt(video(str(path)))
     head = "This video's subtitles are listed below:\n"
     choices = "Who?\nA. A cat.\nB. A rabbit.\nThe best answer is:"
-    end = f"\n{SELECT} and the subtitles{ONLY}{choices}"
+    # The authors' README: no word of the subtitles but their list.
+    end = f"\n{SELECT}{ONLY}{choices}"
     assert asked.text == f"{head}A rabbit.\nA meadow.{end}"
     assert asked.subtitles_used
     assert not score_prompt(video()).subtitles_used

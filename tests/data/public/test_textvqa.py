@@ -13,8 +13,9 @@ from tests.data.public.files import (
 )
 from tests.samples import SAMPLES, needs_samples
 from tiger_jax.data.public.dataset import picture_fault
+from tiger_jax.data.public.prompt_styles import SINGLE_WORD
 from tiger_jax.data.public.registry import open_dataset
-from tiger_jax.data.public.textvqa import OCR_LINE, SUFFIX, most_frequent, split_ocr
+from tiger_jax.data.public.textvqa import OCR_LINE, most_frequent, split_ocr
 from tiger_jax.errors import UserError
 
 GOLDS = ["red", "blue ", "blue", "red", "pink", "x", "y", "z", "v", "w"]
@@ -72,7 +73,7 @@ def test_parquet_layout(tmp_path):
 def llava_row(image_id: str, question: str, ocr: str | None) -> dict:
     line = "" if ocr is None else f"{OCR_LINE} {ocr}"
     return {"question_id": image_id, "image": f"{image_id}.jpg",
-            "text": question + line + SUFFIX, "category": "default"}  # fmt: skip
+            "text": question + line + SINGLE_WORD, "category": "default"}  # fmt: skip
 
 
 def test_question_file_of_llava_alone(tmp_path):
@@ -95,9 +96,9 @@ def test_question_file_of_llava_alone(tmp_path):
 
 
 def test_split_ocr():
-    assert split_ocr("A?" + OCR_LINE + " x, y z" + SUFFIX) == ("A?", ("x", "y z"))
-    assert split_ocr("A?" + OCR_LINE + " " + SUFFIX) == ("A?", ())
-    assert split_ocr("A?" + SUFFIX) == ("A?", None)
+    assert split_ocr("A?" + OCR_LINE + " x, y z" + SINGLE_WORD) == ("A?", ("x", "y z"))
+    assert split_ocr("A?" + OCR_LINE + " " + SINGLE_WORD) == ("A?", ())
+    assert split_ocr("A?" + SINGLE_WORD) == ("A?", None)
 
 
 def test_ocr_tokens_of_llava_are_joined_by_picture_and_question(tmp_path):

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from tiger_jax.data.public.coco_records import caption_record, karpathy_captions
 from tiger_jax.data.public.dataset import Reader
@@ -28,17 +27,16 @@ _NAME = "coco_captions"
 SPLITS = ("train", "val", "test")
 _YEARS = ("2017", "2014")
 _KARPATHY = "dataset_coco.json"
-Year = Literal["2014", "2017"]
 
 
 def read(
-    root: Path, split: str, year: Year | None = None, karpathy: bool | None = None,
+    root: Path, split: str, year: str | None = None, karpathy: bool | None = None,
     images: str | os.PathLike | None = None,
 ) -> Iterator[PublicRecord | Fault]:  # fmt: skip
     """Records and faults of one split.
 
     Args:
-        year: of the official captions; None takes 2017's where both are there.
+        year: of the captions; None takes 2017's where both are there. Karpathy's are of 2014.
         karpathy: Karpathy's splits (train includes restval). None takes them for "test", which
             has no public captions else, and for the others only where nothing else is there.
         images: the folder of the pictures, or of the folders train2014/, val2017/, ...
@@ -46,22 +44,32 @@ def read(
     Raises:
         UserError: no captions at `root`.
     """
+    if year not in (None, *_YEARS):
+        raise UserError(f"{_NAME}: year: expected {' or '.join(_YEARS)}, got {year!r}")
+    if karpathy and year == "2017":
+        raise UserError(f"{_NAME}: year: expected 2014 for Karpathy's splits, got 2017")
     official = _official_file(root, split, year)
-    listed = _karpathy_file(root)
+    listed = _karpathy_file(root) if year != "2017" else None
     if listed and (karpathy or (karpathy is None and (split == "test" or official is None))):
         return _karpathy_records(listed, split, images)
     if official and not karpathy:
         return _official_records(official, split, year, images)
     shards = find_shards(root, (split, "validation") if split == "val" else (split,))
     if not shards:
-        names = (f"annotations/captions_{split}2017.json", _KARPATHY, f"{split}-00000-of-*.parquet")
+        names = (f"annotations/captions_{split}{year or _YEARS[0]}.json", _KARPATHY,
+                 f"{split}-00000-of-*.parquet")  # fmt: skip
         raise not_found(root, "COCO captions", names, splits_of(root))
-    if "sentences" in columns_of(shards[0]):
-        return _sentence_records(shards, split)
-    return _parquet_records(shards, split)
+    by_sentence = "sentences" in columns_of(shards[0])
+    if karpathy not in (None, by_sentence) or (by_sentence and year == "2017"):
+        wanted = "Karpathy's" if karpathy else f"the official {year or ''}".strip()
+        there = "Karpathy's" if by_sentence else "official ones"
+        raise UserError(f"{root}: expected {wanted} captions, {shards[0].name} holds {there}")
+    return (
+        _sentence_records(shards, split) if by_sentence else _parquet_records(shards, split, year)
+    )
 
 
-def _official_file(root: Path, split: str, year: Year | None) -> Path | None:
+def _official_file(root: Path, split: str, year: str | None) -> Path | None:
     if root.is_file():
         if root.suffix != ".json" or root.name == _KARPATHY:
             return None
@@ -79,7 +87,7 @@ def _karpathy_file(root: Path) -> Path | None:
 
 
 def _official_records(
-    file: Path, split: str, year: Year | None, images: str | os.PathLike | None
+    file: Path, split: str, year: str | None, images: str | os.PathLike | None
 ) -> Iterator[PublicRecord | Fault]:
     """Captions are gathered first (text only: about 100 MB for train2017), then pictures stream."""
     named = re.search(r"20(14|17)", file.name)
@@ -147,9 +155,13 @@ def _karpathy_records(
     return build_records(json_array(file, "images"), name, build)
 
 
-def _parquet_records(shards: tuple[Path, ...], split: str) -> Iterator[PublicRecord | Fault]:
+def _parquet_records(
+    shards: tuple[Path, ...], split: str, wanted: str | None
+) -> Iterator[PublicRecord | Fault]:
+    """A picture of another year than the one that is asked for is a fault."""
+
     def year(row: Row) -> str:
-        return "2014" if row.text("file_name").startswith("COCO_") else "2017"
+        return wanted or ("2014" if row.text("file_name").startswith("COCO_") else "2017")
 
     def name(row: Row) -> str:
         return record_uid(_NAME, split, f"{year(row)}-{row.integer('id')}")

@@ -40,14 +40,18 @@ class Reader:
         raise UserError(f"{self.name}: expected split {' or '.join(self.splits)}, got {split!r}")
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """UserError for an option that `read` does not have."""
-        known = list(inspect.signature(self.read).parameters)[2:]
-        for name in options:
+        """UserError for an option that `read` does not have, or a switch that is no switch."""
+        known = dict(list(inspect.signature(self.read).parameters.items())[2:])
+        for name, value in options.items():
             if name not in known:
                 raise UserError(
                     f"{self.name}: expected options out of {', '.join(known) or 'none'}, "
                     f"got {name!r}"
                 )
+            # "no" and "0" are texts, and as such they would switch on.
+            switch = known[name].annotation in (bool, bool | None)
+            if switch and not isinstance(value, known[name].annotation):
+                raise UserError(f"{self.name}: {name}: expected true or false, got {value!r}")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ The index of a rotated row is base + k * 1,000,000: options rotated left by k, t
 """
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -91,7 +90,7 @@ def _tsv_records(file: Path, split: str, circular: bool) -> Iterator[PublicRecor
         cell = pictures.cell(row, index)
         try:
             return Picture(data=base64.b64decode(cell, validate=True))
-        except binascii.Error as error:
+        except ValueError as error:  # binascii.Error, or signs that are no ASCII
             message = f"{row.place}: image: expected base64, got {error}"
             raise BadRecord("damaged image", message) from None
 

@@ -1,5 +1,6 @@
 """The picture cells of an MMBench TSV file: bytes, or the index of the row that holds them."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tiger_jax.data.public.rows import Row, tsv_rows
 TSV_COLUMNS = ("index", "question", "A", "B", "image")
 LONGEST_REFERENCE = 64
 """Characters; a longer cell holds a picture (VLMEvalKit's rule)."""
+_INDEX = re.compile(r"\d{1,18}")
 
 
 class PictureCells:
@@ -75,4 +77,4 @@ class PictureCells:
 
 
 def _reference(cell: str) -> int | None:
-    return int(cell) if cell.strip().isdecimal() else None
+    return int(cell) if _INDEX.fullmatch(cell.strip()) else None

@@ -126,9 +126,8 @@ def _mmbench_llava(record: PublicRecord) -> str:
 
 
 def _video_mme_official(record: PublicRecord) -> str:
-    source = " and the subtitles" if record.meta.get("subtitles") else ""
-    asked = question_and_options(record)
-    return f"{_SELECT.format(source=source)}{asked}\nThe best answer is:"
+    """The same words with and without subtitles, whose list stands before them."""
+    return _SELECT.format(source="") + question_and_options(record) + "\nThe best answer is:"
 
 
 def _video_mme_lmms(record: PublicRecord) -> str:

@@ -8,6 +8,7 @@ because the next line can still be read.
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tiger_jax.errors import UserError
 
 LONGEST_CELL = 256 * 2**20
 """Characters of one TSV cell: pictures stand there as base64."""
+_WHOLE = re.compile(r"-?\d{1,18}")
 _REQUIRED = object()
 
 
@@ -63,7 +65,7 @@ class Row:
         value = self.value(name, default)
         if value is default:
             return value
-        if from_text and isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        if from_text and isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
             return int(value)
         self._check(_is_whole(value), name, "a whole number", value)
         return value

@@ -22,6 +22,7 @@ from tiger_jax.data.public.layout import (
     picture_at,
 )
 from tiger_jax.data.public.parquet_layout import ParquetRows, find_shards, picture_of, splits_of
+from tiger_jax.data.public.prompt_styles import SINGLE_WORD
 from tiger_jax.data.public.record import BadRecord, Fault, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array, json_lines
 from tiger_jax.errors import UserError
@@ -29,7 +30,6 @@ from tiger_jax.errors import UserError
 SPLITS = ("train", "val", "test")
 LLAVA_FILE = "llava_textvqa_val_v051_ocr.jsonl"
 OCR_LINE = "\nReference OCR token:"
-SUFFIX = "\nAnswer the question using a single word or phrase."
 _COLUMNS = ("image", "image_id", "question", "question_id")
 _HIDDEN = "test"
 Tokens = Callable[[str, str], tuple[str, ...] | None]
@@ -134,7 +134,7 @@ def _read_llava(path: Path, split: str) -> Iterator[PublicRecord | Fault]:
 def split_ocr(text: str) -> tuple[str, tuple[str, ...] | None]:
     """(question, OCR tokens) of LLaVA's prompt; no tokens where the line is empty, None where
     there is no such line. A token with a comma in it cannot be told from two."""
-    question, line, tokens = text.removesuffix(SUFFIX).partition(OCR_LINE)
+    question, line, tokens = text.removesuffix(SINGLE_WORD).partition(OCR_LINE)
     if not line:
         return question.strip(), None
     return question.strip(), tuple(tokens.strip().split(", ")) if tokens.strip() else ()
