@@ -134,7 +134,8 @@ def test_verification_is_exact_and_modes_do_not_mix(undisturbed):
         assert timed["tokens"] == 8 * 8  # this pair never ends an answer
         # tau * rounds = tokens behind the first of each answer
         assert timed["tau"] * timed["rounds"] == pytest.approx(8 * 7)
-        assert sum(timed["histogram"]) == timed["rounds"]
+        assert (sum(timed["histogram"]), timed["depth"]) == (timed["rounds"], 3)
+        assert (len(timed["histogram"]), timed["p_ge_2"] is None) == (4, False)
         assert (timed["p_ge_4"], timed["measured_speedup"] > 0) == (None, True)
         assert "value" not in timed
         assert "A" not in scored

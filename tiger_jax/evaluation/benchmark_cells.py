@@ -233,6 +233,8 @@ class Pass:
         for made in (output, plain):
             self.seconds += made.prefill_seconds + made.decode_seconds if made else 0.0
         line = {"rows": _rows(cell, group, output, plain), "peak_bytes": peak_bytes()}
+        if cell.method.variant is not None and not cell.method.alone:
+            line["depth"] = pipeline.engine.drafter.spec.depth
         if cell.speed:
             line["seconds"] = _seconds(output, "") | (_seconds(plain, "plain_") if plain else {})
         return line

@@ -146,19 +146,18 @@ def _speed(cell: Cell, log: CellLog, costs: Mapping[str, Any] | None) -> dict:
     }  # fmt: skip
     if cell.method.variant is None or cell.method.alone:
         return found
-    return found | _rounds(rows, tokens, costs) | _speedup(cell, rows, seconds, own, costs)
+    return found | _rounds(rows, tokens, log.depth or 0) | _speedup(cell, rows, seconds, own, costs)
 
 
-def _rounds(rows: Sequence[dict], tokens: int, costs: Mapping[str, Any] | None) -> dict:
+def _rounds(rows: Sequence[dict], tokens: int, depth: int) -> dict:
     """A and how it is distributed; errors are over answers."""
     pool = statistics.pool([row["accepted"] for row in rows], tokens)
     accepted = np.array([sum(row["accepted"]) for row in rows])
     rounds = np.array([len(row["accepted"]) for row in rows])
     estimate = ratio(accepted, rounds, [row["uid"] for row in rows])
-    depth = costs["depth"] if costs else max(pool.accepted_lengths, default=0)
     counts = np.bincount(np.array(pool.accepted_lengths, int), minlength=depth + 1)
     return {
-        "A": pool.mean, "A_error": estimate.error, "tau": pool.tau,
+        "depth": depth, "A": pool.mean, "A_error": estimate.error, "tau": pool.tau,
         **{f"p_ge_{n}": pool.share_at_least(n) if n <= depth else None for n in LEVELS},
         "histogram": counts.tolist(), "rounds": pool.rounds,
         "rounds_a_response": pool.rounds / len(rows) if rows else None,

@@ -48,6 +48,8 @@ class CellLog:
     peak_bytes: int = 0
     """The most memory that was in use when a batch had ended; 0: unknown."""
     costs: dict | None = None
+    depth: int | None = None
+    """Most drafts that a round could accept."""
 
     def has(self, uids: Sequence[str]) -> bool:
         """Whether all of them are answered, or known to have no answer."""
@@ -57,6 +59,7 @@ class CellLog:
         """Add one line."""
         self.about = line.get("about", self.about)
         self.costs = line.get("costs", self.costs)
+        self.depth = line.get("depth", self.depth)
         self.failed.update(line.get("failed", {}))
         self.rows.update((row["uid"], row) for row in line.get("rows", ()))
         for name, value in line.get("seconds", {}).items():
