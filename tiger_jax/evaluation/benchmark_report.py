@@ -255,7 +255,7 @@ def _others(row: Mapping[str, Any]) -> str:
     shown = [
         f"{name} {value:.3f}"
         for name, value in row["metrics"].items()
-        if isinstance(value, float) and name != row["metric"]
+        if isinstance(value, float) and name != row["metric"] and "/" not in name
     ]
     return ", ".join(shown[:4]) or "-"
 
