@@ -19,12 +19,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from tiger_jax import embedded
 from tiger_jax.errors import UserError, exit_code
 from tiger_jax.models import published
+
+if TYPE_CHECKING:
+    from tiger_jax import session
 
 DRAFT_LENGTH = "5"
 AUTO, CHAIN = "auto", "chain"
@@ -165,8 +169,6 @@ def _run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args)
     from tiger_jax import decode_summary, session, streaming
-    from tiger_jax.head_loading import parse_tree
-    from tiger_jax.sharding.mesh import make_mesh, parse_sizes
 
     tracer = None
     if args.trace or args.trace_png:
@@ -181,25 +183,8 @@ def _run(args: argparse.Namespace) -> int:
     if drafter is None and not args.verifier:
         drafter = embedded.drafter(args.selector, args.drafter_kind, pair)
     run = session.Session(
-        verifier=verifier,
-        drafter=None if args.drafter == "none" else drafter,
-        settings=session.Settings(
-            draft_length=None if args.draft_length == AUTO else int(args.draft_length),
-            confidence=args.draft_confidence,
-            selector=args.selector, routed_tokens=args.routed_tokens,
-            tree=parse_tree(args.draft_tree),
-            mesh=make_mesh(parse_sizes(args.mesh)) if args.mesh else None,
-            dtype=args.dtype,
-            batch_size=args.batch_size if args.requests else 1,
-            compare=demo if args.compare is None else args.compare,
-            video=session.VideoSampling(args.fps, args.max_frames),
-            video_prompt=args.video_prompt, visual_budget=args.visual_budget,
-            options=session.Options(
-                max_new_tokens=args.max_new_tokens, temperature=args.temperature,
-                top_k=args.top_k, top_p=args.top_p, seed=args.seed, stop=tuple(args.stop),
-            ),
-        ),
-        tracer=tracer,
+        verifier=verifier, drafter=None if args.drafter == "none" else drafter,
+        settings=_settings(args, demo), tracer=tracer,
     )  # fmt: skip
     records = None
     if args.requests:
@@ -228,6 +213,30 @@ def _run(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
     failed = [r for r in report["requests"] if r["error"]]
     return 1 if failed and len(failed) == len(report["requests"]) else 0
+
+
+def _settings(args: argparse.Namespace, demo: bool) -> "session.Settings":
+    """What the run's session is told; the demo compares unless it is told not to."""
+    from tiger_jax import session
+    from tiger_jax.head_loading import parse_tree
+    from tiger_jax.sharding.mesh import make_mesh, parse_sizes
+
+    return session.Settings(
+        draft_length=None if args.draft_length == AUTO else int(args.draft_length),
+        confidence=args.draft_confidence,
+        selector=args.selector, routed_tokens=args.routed_tokens,
+        tree=parse_tree(args.draft_tree),
+        mesh=make_mesh(parse_sizes(args.mesh)) if args.mesh else None,
+        dtype=args.dtype,
+        batch_size=args.batch_size if args.requests else 1,
+        compare=demo if args.compare is None else args.compare,
+        video=session.VideoSampling(args.fps, args.max_frames),
+        video_prompt=args.video_prompt, visual_budget=args.visual_budget,
+        options=session.Options(
+            max_new_tokens=args.max_new_tokens, temperature=args.temperature,
+            top_k=args.top_k, top_p=args.top_p, seed=args.seed, stop=tuple(args.stop),
+        ),
+    )  # fmt: skip
 
 
 def _usual_question(args: argparse.Namespace) -> str:
@@ -288,6 +297,8 @@ def _check_outputs(args: argparse.Namespace) -> None:
             raise UserError(f"{name}: expected a writable folder, got {folder}")
         if not path or target.is_dir() or (target.exists() and not os.access(target, os.W_OK)):
             raise UserError(f"{name}: expected a writable file, got {path!r}")
+    if args.trace and args.report and Path(args.trace).resolve() == Path(args.report).resolve():
+        raise UserError(f"--trace: expected another file than --report, got {args.trace!r}")
     folder = args.trace_png
     if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         raise UserError(f"--trace-png: expected a writable folder that exists, got {folder!r}")

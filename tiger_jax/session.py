@@ -163,6 +163,8 @@ class Session:
                     break
             except UserError as error:
                 answers[index] = Answer(record.id, error=str(error))
+                if self._tracer is not None:
+                    self._tracer.failed.append((record, str(error)))
                 if show:
                     show(answers[index])
         places = list(prepared)

@@ -1,16 +1,23 @@
 """`decode --trace` and `--trace-png` as a person types them."""
 
+import gc
 import json
 import re
+import weakref
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from tests.assets import TINY_LLAVA
 from tests.decode_command import run
 from tiger_jax import decode
+from tiger_jax.data.batches import PromptInputs
+from tiger_jax.data.records import Request
+from tiger_jax.decoding.engine import BatchOutput, Options, Output
 from tiger_jax.errors import UserError
-from tiger_jax.pipeline import Pipeline
+from tiger_jax.pipeline import Pipeline, Prepared
 from tiger_jax.traces.tracer import Tracer
 
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")
@@ -60,16 +67,21 @@ def test_requests_have_a_section_each_in_the_order_of_the_file(tmp_path):
         {"id": "<c>", "images": [str(DEMO)], "prompt": "What is it?", "seed": 3},
     ]
     file, page, report = tmp_path / "q.jsonl", tmp_path / "t.html", tmp_path / "r.json"
-    file.write_text("\n".join(map(json.dumps, lines)))
+    broken = ["[1]", json.dumps({"prompt": "\ud800?"}), "{"]
+    file.write_text("\n".join([*map(json.dumps, lines), *broken]))
     assert run("--requests", file, "--batch-size", 1, *SHORT, "--trace", page, "--report",
                report) == 0  # fmt: skip
     text = page.read_text(encoding="utf-8")
     assert re.findall(r"<h2>(.*)</h2>", text) == [
-        "Request b", "Request gone", "Request a", "Request &lt;c&gt;"
+        "Request b", "Request gone", "Request a", "Request &lt;c&gt;", "Request ?",
+        "Request line-6", "Request ?",
     ]  # fmt: skip
     answers = json.loads(report.read_text())["requests"]
     assert accepted_marks(text) == [a for one in answers for a in one["accepted_lengths"]]
     assert "nowhere.png: expected an image file, found nothing there" in text
+    errors = re.findall('<p class="error">error: (line [^<]*|prompt[^<]*)</p>', text)
+    assert [error[:12] for error in errors] == ["line 5: expe", "prompt: expe", "line 7: not "]
+    assert "\\ud800?" in text
     assert "no picture, nothing to route" in text
     assert "<dt>seed</dt><dd>differ, see each request</dd>" in text
 
@@ -102,6 +114,8 @@ def test_a_head_that_does_not_route_with_a_tree(tmp_path):
          "--trace-png: expected a drafter to use it, got --draft-length 0"),
         (["--trace", "t.html", "--verifier", "v"],
          "--trace: expected a drafter to use it, got --verifier alone"),
+        (["--trace", "t.html", "--report", "./t.html"],
+         "--trace: expected another file than --report, got 't.html'"),
         (["--trace", "t.html", "--dry-run"], "--trace: expected a run that decodes, got --dry-run"),
         (["--trace", "t.html", "--requests", "q", "--draft-length", "auto"],
          "--trace: expected --draft-length N beside --requests, got auto"),
@@ -127,6 +141,28 @@ def test_a_page_that_cannot_be_written_after_all_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"gone/t.html: cannot be written \(No such file"):
         Tracer().write(nowhere, report, verifier="v", drafter="d", records=[],
                        page=str(tmp_path / "gone" / "t.html"))  # fmt: skip
+
+
+def test_tiles_are_let_go():
+    """Many requests may be traced: an empty slice would keep the array that it was cut from."""
+    tiles = np.zeros((5, 8, 8, 3), np.float32)
+    alive = weakref.ref(tiles)
+    rows, nowhere = np.zeros(3, np.int32), np.zeros((3, 2), np.float32)
+    inputs = PromptInputs(rows, rows, tiles, nowhere, rows, rows, 4)
+    prepared = [Prepared(Request("1", "What?"), inputs, Options())]
+
+    class Silent(Pipeline):
+        processor = SimpleNamespace(empty_tiles=lambda: np.zeros((0, 8, 8, 3), np.float32))
+
+        def run(self, *_):
+            return BatchOutput([Output("", [], [], "length", 0, 0, [])], 0.0, 0.0, compiled=False)
+
+    tracer = Tracer()
+    tracer.recorded(Silent.__new__(Silent))(prepared, 1)
+    del tiles, inputs, prepared
+    gc.collect()
+    assert alive() is None
+    assert len(tracer.traced[0].prepared.inputs.tiles) == 0
 
 
 def test_help_names_both(capsys):

@@ -12,7 +12,15 @@ from PIL import Image
 from tests.traces.stories import BEST, LAST, ROUNDS, SETTINGS, made_round, made_story, made_view
 from tiger_jax.traces.geometry import Box
 from tiger_jax.traces.page import data_uri, histogram, render, summarise, visible
-from tiger_jax.traces.story import ACCEPTED, REJECTED, REPLACEMENT, Mark, Story
+from tiger_jax.traces.story import (
+    ACCEPTED,
+    MOST_COMMITTED,
+    REJECTED,
+    REPLACEMENT,
+    Mark,
+    Story,
+    committed_text,
+)
 
 VOID = {"meta", "link", "image", "use", "rect", "br", "img"}
 
@@ -254,6 +262,23 @@ def test_histogram_and_summary_by_hand():
     assert [bar.attributes["style"] for bar in bars] == [
         "width:0.0%", "width:0.0%", "width:100.0%", "width:50.0%"
     ]  # fmt: skip
+
+
+def test_seeds_are_whole():
+    facts = page_of(made_story(settings={"T": 0.5, "seed": 1234567})).text
+    assert "T 0.5, seed 1234567." in facts
+
+
+def test_long_answers_are_not_repeated_whole():
+    """A page of n rounds would hold n^2 tokens."""
+
+    def spell(ids):
+        return "".join(f" {i}" for i in ids)
+
+    assert committed_text(spell, range(MOST_COMMITTED))[:5] == "0 1 2"
+    found = committed_text(spell, range(MOST_COMMITTED + 2))
+    assert found.startswith("\u2026 2 3 ")
+    assert found.endswith(f" {MOST_COMMITTED + 1}")
 
 
 @pytest.mark.parametrize(

@@ -136,3 +136,13 @@ def test_other_views_than_the_prompt_has_are_refused(qwen, files):
     found, inputs = shown(qwen, files, "What?", ["wide.png"])
     with pytest.raises(ValueError, match="views: expected 1, got 2"):
         place([*found.views, *found.views], qwen.config, inputs)
+
+
+def test_a_picture_that_is_another_one_now_is_a_persons_fault(llava, files, tmp_path):
+    """It was answered as a wide one: a trace says so, and its neighbours are written."""
+    path = tmp_path / "here.png"
+    path.write_bytes((files / "wide.png").read_bytes())
+    _, inputs = shown(llava, tmp_path, "What?", ["here.png"])
+    path.write_bytes((files / "tall.png").read_bytes())
+    with pytest.raises(UserError, match=r"picture 1: expected \d+ visual tokens as it was answer"):
+        shown_in(llava, Request("1", "What?", (str(path),)), inputs)

@@ -27,6 +27,7 @@ from tiger_jax.traces.story import (
     RoundStory,
     Story,
     Token,
+    number_text,
 )
 from tiger_jax.traces.views import View
 
@@ -44,8 +45,11 @@ _LEGEND = ((ACCEPTED, "accepted"), (REJECTED, "rejected"), (REPLACEMENT, "replac
 
 
 def write_page(path: Path, stories: Sequence[Story], settings: Mapping[str, Any]) -> None:
-    """The page of some requests. Raises OSError."""
-    path.write_text(render(stories, settings), encoding="utf-8")
+    """The page of some requests. Raises OSError.
+
+    Half characters, which JSON can hold in a prompt that was refused, are written as `\\udXXX`.
+    """
+    path.write_text(render(stories, settings), encoding="utf-8", errors="backslashreplace")
 
 
 def render(stories: Sequence[Story], settings: Mapping[str, Any]) -> str:
@@ -140,7 +144,7 @@ def _story(number: int, story: Story) -> dict[str, Any]:
 
 
 def _facts(story: Story) -> str:
-    drawn = ", ".join(f"{name} {value:g}" for name, value in story.settings.items())
+    drawn = ", ".join(f"{name} {number_text(value)}" for name, value in story.settings.items())
     ends = {"stop": "ended by its end token", "stop_string": "ended by a stop text",
             "length": "ended by the length limit"}.get(story.finish or "", "")  # fmt: skip
     rounds = len(story.rounds)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tiger_jax.data.processor import Processor
 from tiger_jax.decoding.engine import Output
+from tiger_jax.decoding.stopping import Detokenize
 from tiger_jax.decoding.trace import Round, RoutedRow, within
 from tiger_jax.pipeline import Pipeline, Prepared
 from tiger_jax.traces.geometry import Box
@@ -17,6 +18,9 @@ from tiger_jax.traces.views import Shown, View, shown_in
 ACCEPTED, REJECTED, REPLACEMENT, BONUS, UNJUDGED = (
     "accepted", "rejected", "replacement", "bonus", "unjudged"
 )  # fmt: skip
+MOST_COMMITTED = 600
+"""Tokens of the answer so far that a round repeats: all of them, thousands of times, would make
+pages of long answers far larger than what they show."""
 _BEFORE = 16
 """Tokens before a piece that decide its text: a first word loses its space, half a character waits
 for its other half."""
@@ -126,6 +130,19 @@ def option_settings(prepared: Prepared) -> dict[str, Any]:
     return settings
 
 
+def number_text(value: float | int) -> str:
+    """A setting in short; whole numbers, such as seeds, digit by digit."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def committed_text(detokenize: Detokenize, tokens: Sequence[int]) -> str:
+    """The answer so far; of a long one its last MOST_COMMITTED tokens."""
+    text = detokenize(tokens[-MOST_COMMITTED:])
+    if len(tokens) <= MOST_COMMITTED:
+        return text.strip()
+    return "\u2026" + text.lstrip("\ufffd").rstrip()  # it may begin within a character
+
+
 def pooled_tokens(pipeline: Pipeline) -> int:
     """Pooled tokens of a view in the stream that the drafter reads."""
     query, pooled = getattr(pipeline.engine.drafter, "stream_needs", ("", 0))
@@ -165,7 +182,7 @@ def _tell_round(
     tokens += refused[1:]
     other = made.likeliest if made.likeliest != tuple(path) else ()
     return RoundStory(
-        number=number, committed=processor.decode(before).strip(), tokens=tuple(tokens),
+        number=number, committed=committed_text(processor.decode, before), tokens=tuple(tokens),
         likeliest=tuple(pieces(processor, before, other)), accepted=count, drafted=len(path),
         nodes=made.nodes, milliseconds=made.seconds * 1000, compiled=made.compiled,
         marks=None if made.routed is None else rank_marks(made.routed, shown),

@@ -14,7 +14,7 @@ from tiger_jax.errors import UserError
 from tiger_jax.pipeline import Pipeline, Prepared
 from tiger_jax.traces.page import write_page
 from tiger_jax.traces.round_pictures import write_pictures
-from tiger_jax.traces.story import Story, option_settings, tell
+from tiger_jax.traces.story import Story, number_text, option_settings, tell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Tracer:
 
     def __init__(self) -> None:
         self.traced: list[Traced] = []
+        self.failed: list[tuple[Request | RecordError, str]] = []
+        """Records of a file that could not be asked, and why."""
 
     def recorded(self, pipeline: Pipeline) -> Callable[..., BatchOutput]:
         """`pipeline.run`, remembering its rounds."""
@@ -43,8 +45,11 @@ class Tracer:
     ) -> BatchOutput:  # fmt: skip
         recorder = Recorder(len(prepared))
         output = pipeline.run(prepared, batch_size, update, recorder)
-        triples = zip(prepared, output.outputs, recorder.rounds, strict=True)
-        self.traced += [Traced(_slim(item), out, rounds) for item, out, rounds in triples]
+        # Not a slice of its own tiles, which would keep all of them in memory.
+        nothing = pipeline.processor.empty_tiles()
+        for item, out, rounds in zip(prepared, output.outputs, recorder.rounds, strict=True):
+            slim = dataclasses.replace(item, inputs=item.inputs._replace(tiles=nothing))
+            self.traced.append(Traced(slim, out, rounds))
         return output
 
     def write(
@@ -61,7 +66,7 @@ class Tracer:
         Raises:
             UserError: the page or a picture cannot be written.
         """
-        stories = list(self._stories(pipeline, report, records))
+        stories = list(self._stories(pipeline, records))
         settings = settings_row(report, verifier, drafter, self.traced)
         try:
             if page is not None:
@@ -73,20 +78,19 @@ class Tracer:
             raise UserError(f"{what}: cannot be written ({error.strerror})") from None
 
     def _stories(
-        self, pipeline: Pipeline, report: Mapping[str, Any],
-        records: Sequence[Request | RecordError] | None,
-    ) -> Iterator[Story]:  # fmt: skip
+        self, pipeline: Pipeline, records: Sequence[Request | RecordError] | None
+    ) -> Iterator[Story]:
         """In the order of the file; records without an answer say why, and those that an
         interruption left are not there."""
         by_request = {id(traced.prepared.request): traced for traced in self.traced}
-        failed = {entry["id"]: entry["error"] for entry in report["requests"] if entry["error"]}
+        failed = {id(record): error for record, error in self.failed}  # ids need not be there
         asked = [traced.prepared.request for traced in self.traced] if records is None else records
         for record in asked:
             if id(record) in by_request:
                 yield _told(pipeline, by_request[id(record)])
-            elif record.id in failed:
+            elif id(record) in failed:
                 prompt = getattr(record, "prompt", "")
-                yield Story(id=record.id or "?", prompt=prompt, error=failed[record.id])
+                yield Story(id=record.id or "?", prompt=prompt, error=failed[id(record)])
 
 
 def settings_row(
@@ -106,7 +110,8 @@ def settings_row(
         row["tree nodes"] = report["draft_nodes"] - 1
     for name in names:
         values = {settings.get(name) for settings in drawn}
-        row[name] = f"{values.pop():g}" if len(values) == 1 else "differ, see each request"
+        same = len(values) == 1
+        row[name] = number_text(values.pop()) if same else "differ, see each request"
     return row | {"dtype": report["dtype"], "device": report["device"]}
 
 
@@ -116,11 +121,6 @@ def _told(pipeline: Pipeline, traced: Traced) -> Story:
     except UserError as error:  # its picture went away meanwhile; its neighbours did not
         request = traced.prepared.request
         return Story(id=request.id, prompt=request.prompt, error=str(error))
-
-
-def _slim(prepared: Prepared) -> Prepared:
-    inputs = prepared.inputs
-    return dataclasses.replace(prepared, inputs=inputs._replace(tiles=inputs.tiles[:0]))
 
 
 def _short(folder: str) -> str:

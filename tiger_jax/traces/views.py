@@ -16,6 +16,7 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.records import Request
 from tiger_jax.data.videos import Video, VideoSampling
+from tiger_jax.errors import UserError
 from tiger_jax.models.config import ModelConfig
 from tiger_jax.traces.geometry import Patch, picture_patches
 
@@ -55,8 +56,7 @@ def shown_in(
         video: as it was sampled then.
 
     Raises:
-        UserError: a file that could be read before cannot be read now.
-        ValueError: as `place`.
+        UserError: a file that could be read before cannot be read now, or is another one.
     """
     pictures = load_pictures(request, processor, video)
     counts = len(pictures.images), len(pictures.videos)
@@ -68,17 +68,21 @@ def place(views: list[View], config: ModelConfig, inputs: PromptInputs) -> Shown
     """The patches of each view, in the order of the prompt's visual tokens.
 
     Raises:
-        ValueError: the prompt has other views, or other tokens of one, than the geometry says.
+        UserError: the prompt has other views, or other tokens of one, than the geometry says: its
+            files are no longer those that it was made of.
     """
     ids = inputs.image_ids[inputs.image_ids >= 0]
     if int(ids.max(initial=-1)) + 1 != len(views):
-        raise ValueError(f"views: expected {int(ids.max(initial=-1)) + 1}, got {len(views)}")
+        raise UserError(f"views: expected {int(ids.max(initial=-1)) + 1}, got {len(views)}")
     patches: list[tuple[int, Patch]] = []
     for number, view in enumerate(views):
         where = inputs.places[inputs.image_ids == number]
         own = picture_patches(config, *view.size, where)
         if len(own) != len(where):
-            raise ValueError(f"{view.name}: expected {len(where)} visual tokens, got {len(own)}")
+            raise UserError(
+                f"{view.name}: expected {len(where)} visual tokens as it was answered with, got "
+                f"{len(own)}"
+            )
         patches += [(number, patch) for patch in own]
     return Shown(tuple(views), tuple(patches))
 
