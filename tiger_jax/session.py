@@ -30,7 +30,8 @@ CALIBRATION_REQUESTS = 4
 WINDOW = 16
 """Batches whose requests are looked through for those of one shape."""
 WINDOW_BYTES = 2**30
-"""Of pictures in memory at once, and one request more: a video takes up to 300 MB."""
+"""Of pictures in memory at once, and one request more: a video takes up to 2 GB (base tiles of
+1,536 frames, LLaVA)."""
 MEASURED_LENGTHS = (1, 2, 3, 5, 8)
 
 Records = Sequence[Request | RecordError]
