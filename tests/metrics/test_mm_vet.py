@@ -5,8 +5,7 @@ import json
 import pytest
 
 from tests.samples import SAMPLES, needs_samples
-from tiger_jax.errors import UserError
-from tiger_jax.metrics.mm_vet import mmvet_string_match, write_predictions
+from tiger_jax.metrics.mm_vet import mmvet_string_match
 
 FRACTION = "1.25<OR>=1.25<OR>5/4"
 
@@ -35,17 +34,6 @@ FRACTION = "1.25<OR>=1.25<OR>5/4"
 )
 def test_worked_golds(prediction, gold, credit):
     assert mmvet_string_match(prediction, gold) == credit
-
-
-def test_predictions_file(tmp_path):
-    path = tmp_path / "model.json"
-    write_predictions(path, {"v1_10": "ten", "v1_2": "zwei, 步"})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"v1_2": "zwei, 步", "v1_10": "ten"}
-    assert list(json.loads(path.read_text(encoding="utf-8"))) == ["v1_2", "v1_10"]
-    with pytest.raises(UserError, match="MM-Vet id: expected v1_<number>, got 'test/v1_0'"):
-        write_predictions(path, {"test/v1_0": "text"})
-    # A refused write leaves the file alone.
-    assert len(json.loads(path.read_text(encoding="utf-8"))) == 2
 
 
 @needs_samples

@@ -6,7 +6,7 @@ import pytest
 
 from tests.samples import SAMPLES, needs_samples
 from tiger_jax.errors import UserError
-from tiger_jax.metrics.nlvr2 import nlvr2_scores, parse_truth, sentence_group
+from tiger_jax.metrics.nlvr2 import nlvr2_scores, parse_truth
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,8 @@ def test_parse(text, truth):
 def made_up_dev():
     """44 pairs in 12 sentences as in the sample: ten of 4, two of 2, half of each True."""
     sizes = [4] * 10 + [2] * 2
-    names = [
-        (f"dev-{number}-{pair}-0", str(pair % 2 == 0))
-        for number, size in enumerate(sizes)
-        for pair in range(size)
-    ]
-    return [sentence_group(name) for name, _ in names], [label for _, label in names]
+    pairs = [(number, pair) for number, size in enumerate(sizes) for pair in range(size)]
+    return [f"dev-{number}-0" for number, _ in pairs], [str(pair % 2 == 0) for _, pair in pairs]
 
 
 def check_worked_values(groups, labels):
@@ -56,7 +52,8 @@ def test_worked_values():
 def test_worked_values_on_the_sample():
     lines = (SAMPLES / "nlvr2/dev.sample.json").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    groups = [sentence_group(row["identifier"]) for row in rows]
+    names = [row["identifier"].split("-") for row in rows]
+    groups = [f"{split}-{number}-{sentence}" for split, number, _, sentence in names]
     check_worked_values(groups, [row["label"] for row in rows])
 
 
@@ -72,6 +69,3 @@ def test_bad_input_is_named():
         nlvr2_scores(["True"], ["maybe"], ["a"])
     with pytest.raises(UserError, match="got 1, 0, 0"):
         nlvr2_scores(["True"], [], [])
-    assert sentence_group("test1-0-3-1") == "test1-0-1"
-    with pytest.raises(UserError, match="expected split-set-pair-sentence, got 'dev-1'"):
-        sentence_group("dev-1")

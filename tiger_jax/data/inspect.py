@@ -11,6 +11,7 @@ alone. Faults are counted and the first of each kind named: they do not change t
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -154,8 +155,8 @@ def _count(text: str) -> int:
 
 def _check_place(path: Path) -> None:
     """UserError where no file can be written, told before minutes of reading."""
-    if path.is_dir() or not path.parent.is_dir():
-        found = "a folder" if path.is_dir() else f"no folder {path.parent}"
+    if os.path.isdir(path) or not os.path.isdir(path.parent):
+        found = "a folder" if os.path.isdir(path) else f"no folder {path.parent}"
         raise UserError(f"--json: expected a place for a file, got {path}: {found}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ def place_of(config: Any, name: str, own: str) -> Path:
     if not own and not config.root:
         raise UserError(f"root: expected the folder of the data sets (for {name}), got none")
     path = Path(own) if own else Path(config.root) / name
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"{path}: expected the files of {name}, found nothing there")
     return path
 

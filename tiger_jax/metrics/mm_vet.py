@@ -1,17 +1,10 @@
-"""MM-Vet without its judge: a string match under its own name, and the file for the judge.
+"""MM-Vet without its judge: a string match under its own name.
 
-The official score is GPT-4's. `mmvet_string_match` is not that number and is never called MM-Vet.
+The official score is GPT-4's; an evaluation writes the answers that this judge takes.
+`mmvet_string_match` is not that number and is never called MM-Vet.
 """
 
-import json
-import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
-
-from tiger_jax.errors import UserError
-
-_ID = re.compile(r"v1_(\d+)")
 
 
 def mmvet_string_match(prediction: str, gold: str) -> float:
@@ -42,22 +35,3 @@ def _stands_in(part: str, text: str) -> bool:
 
 def _plain(text: str) -> str:
     return " ".join(text.lower().split())
-
-
-def write_predictions(path: str | os.PathLike, predictions: Mapping[str, str]) -> None:
-    """Writes {"v1_0": text, ...} in the order of the ids: the input of MM-Vet's evaluator.
-
-    Args:
-        predictions: the model's text by the question's own id.
-
-    Raises:
-        UserError: an id that is not v1_<number>, or a text that is none.
-    """
-    for key, text in predictions.items():
-        if _ID.fullmatch(key) is None:
-            raise UserError(f"MM-Vet id: expected v1_<number>, got {key!r}")
-        if not isinstance(text, str):
-            raise UserError(f"MM-Vet prediction {key}: expected a text, got {text!r}")
-    ordered = dict(sorted(predictions.items(), key=lambda pair: int(_ID.fullmatch(pair[0])[1])))
-    lines = json.dumps(ordered, indent=1, ensure_ascii=False) + "\n"
-    Path(path).write_text(lines, encoding="utf-8")

@@ -25,19 +25,6 @@ def parse_truth(text: str) -> bool | None:
     return None if found is None else found[1].lower() in {"true", "yes"}
 
 
-def sentence_group(identifier: str) -> str:
-    """ "dev-850-2-0" (split-set-pair-sentence) -> "dev-850-0": the identifier without its pair.
-
-    Raises:
-        UserError: an identifier of another form.
-    """
-    fields = identifier.split("-")
-    if len(fields) != 4:
-        raise UserError(f"identifier: expected split-set-pair-sentence, got {identifier!r}")
-    split, number, _, sentence = fields
-    return f"{split}-{number}-{sentence}"
-
-
 def nlvr2_scores(
     predictions: Sequence[str | None], labels: Sequence[str], groups: Sequence[str]
 ) -> TruthScores:
@@ -48,7 +35,7 @@ def nlvr2_scores(
     Args:
         predictions: model texts.
         labels: "True" or "False", in any case.
-        groups: the sentence of each pair, `sentence_group` of its identifier.
+        groups: the sentence of each pair: its identifier without the pair.
 
     Raises:
         UserError: a missing prediction (the official scorer stops as well), a label that is

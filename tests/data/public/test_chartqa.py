@@ -73,6 +73,13 @@ def test_hugging_face_form_with_lists(tmp_path):
     ]
 
 
+def test_a_part_that_is_a_list_is_a_fault(tmp_path):
+    row = {"image": IMAGE, "query": "q?", "label": ["1"], "human_or_machine": [0]}
+    path = write_parquet(tmp_path / "val-00000-of-00001.parquet", [row])
+    uid = f"chartqa/val/{path.name}:1/0"
+    assert faults_of(open_dataset("chartqa", tmp_path, "val")) == [(uid, "wrong type")]
+
+
 def test_hugging_face_form_with_types(tmp_path):
     rows = [
         {"type": f"{part}_test", "question": "q?", "answer": "3", "image": IMAGE}

@@ -128,6 +128,11 @@ def test_a_sign_that_the_terminal_lacks_stops_nothing(tmp_path, capsys):
     [
         (["imagenet", "."], "error: data set: expected one of llava, textvqa"),
         (["docvqa", "none"], "error: none: expected the files of docvqa, found nothing there"),
+        (["docvqa", "x" * 300], f"error: {'x' * 300}: expected the files of docvqa, found nothing"),
+        (
+            ["tallyqa", ".", "--json", "x" * 300 + "/a"],
+            "error: --json: expected a place for a file",
+        ),
         (["docvqa", ".", "--split", "dev"], "error: docvqa: expected split train or val or test"),
         (["docvqa", ".", "--option", "x"], "error: --option: expected NAME=VALUE, got 'x'"),
         (

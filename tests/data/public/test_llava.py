@@ -149,7 +149,10 @@ def test_where_pictures_lie(tmp_path):
 def test_bare_names_of_instruct_150k(tmp_path):
     row = [{"id": "9", "image": "000000000009.jpg", "conversations": talk("A?", "a")}]
     path = write_json(tmp_path / "llava_instruct_150k.json", row)
+    (tmp_path / "photos").mkdir()
     (record,) = open_dataset("llava", tmp_path, images=tmp_path / "photos")
+    with pytest.raises(UserError, match="none: expected a folder, found none there"):
+        open_dataset("llava", tmp_path, images=tmp_path / "none")
     assert record.images[0].path == str(tmp_path / "photos/000000000009.jpg")
     assert record.meta["image_folder"] == ""
     photo = write_picture(tmp_path / IMAGE)

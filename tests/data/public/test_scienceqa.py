@@ -71,6 +71,12 @@ def test_without_the_split_file_problems_say_it_themselves(tmp_path):
     assert [r.uid for r in open_dataset("scienceqa", path)] == ["scienceqa/test/2/0"]
 
 
+def test_a_problem_without_an_id_is_a_fault(tmp_path):
+    path = write(tmp_path, {"": problem("test"), "2": problem("test")})
+    fault, record = open_dataset("scienceqa", path)
+    assert (fault.kind, record.uid) == ("missing field", "scienceqa/test/2/0")
+
+
 def test_ids_without_a_problem_are_faults(tmp_path):
     write(tmp_path, {"1": problem()}, {"test": ["0", "1", "5"]})
     found = list(open_dataset("scienceqa", tmp_path))

@@ -40,6 +40,7 @@ def folder(tmp_path):
         row("904-1", duration="tiny"),
         row("905-1", options=["A cat.", "A dog."]),
         row("906-1", answer="E"),
+        row("907-1", "x" * 300),  # no file can have this name
     ]
     write_parquet(tmp_path / "videomme" / "test-00000-of-00001.parquet", rows)
     (tmp_path / "data").mkdir()
@@ -72,6 +73,7 @@ def test_rows(folder):
         ("video_mme/test/904-1/0", "wrong value"),
         ("video_mme/test/905-1/0", "wrong value"),
         ("video_mme/test/906-1/0", "wrong value"),
+        ("video_mme/test/907-1/0", "missing video"),
     ]
 
 

@@ -100,7 +100,7 @@ def _parquet_record(row: Row, uid: str, split: str) -> PublicRecord:
         part, question = row.text("type").split("_")[0], row.text("question")
         labels = (row.text("answer"),)
     else:
-        part = {0: "human", 1: "augmented"}.get(row.value("human_or_machine"), "")
+        part = {0: "human", 1: "augmented"}.get(row.integer("human_or_machine"), "")
         question, labels = row.text("query"), row.texts("label")
     return _record(row, uid, split, question, (picture,), part, labels)
 

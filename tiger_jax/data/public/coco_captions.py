@@ -16,7 +16,14 @@ from pathlib import Path
 
 from tiger_jax.data.public.coco_records import caption_record, karpathy_captions
 from tiger_jax.data.public.dataset import Reader
-from tiger_jax.data.public.layout import base_of, check_file_split, find_file, not_found, picture_at
+from tiger_jax.data.public.layout import (
+    base_of,
+    check_file_split,
+    find_file,
+    is_folder,
+    not_found,
+    picture_at,
+)
 from tiger_jax.data.public.parquet_layout import ParquetRows, columns_of, find_shards, splits_of
 from tiger_jax.data.public.picture_folders import find_folder, required_picture
 from tiger_jax.data.public.record import BadRecord, Fault, PublicRecord, record_uid
@@ -146,7 +153,7 @@ def _karpathy_records(
         if row.text("split") in parts:
             file_name = row.text("filename")
             place = folder / row.text("filepath")
-            picture = picture_at(place if place.is_dir() else folder, file_name)
+            picture = picture_at(place if is_folder(place) else folder, file_name)
             captions = karpathy_captions(row, row.items("sentences"))
             yield caption_record(
                 row, uid, split, "2014", row.integer("cocoid"), file_name, picture, captions

@@ -22,6 +22,7 @@ from tiger_jax.data.public.layout import (
     is_folder,
     not_found,
 )
+from tiger_jax.data.public.picture_folders import find_folder
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array
 from tiger_jax.errors import UserError
@@ -55,12 +56,12 @@ def read(
         images: folder of the pictures, where they do not lie beside the file or above it.
 
     Raises:
-        UserError: no such file, or a value that an option does not have.
+        UserError: no such file, a value that an option does not have, or no folder at `images`.
     """
     if turns not in TURNS:
         raise UserError(f"llava: turns: expected {' or '.join(TURNS)}, got {turns!r}")
     path = _find(root)
-    folders = PictureFolders(path, None if images is None else Path(images))
+    folders = PictureFolders(path, None if images is None else find_folder(images, path, ()))
     repeats = Repeats()
 
     def name(row: Row) -> str:

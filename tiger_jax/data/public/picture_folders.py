@@ -17,7 +17,7 @@ def find_folder(option: str | os.PathLike | None, base: Path, names: Sequence[st
         UserError: the option names no folder.
     """
     if option is not None:
-        if not Path(option).is_dir():
+        if not os.path.isdir(option):  # Path.is_dir raises for a name that is too long
             raise UserError(f"{option}: expected a folder, found none there")
         return Path(option)
     return next((base / name for name in names if (base / name).is_dir()), base)

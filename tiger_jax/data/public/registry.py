@@ -41,7 +41,7 @@ def open_dataset(
     split = reader.split_named(split)
     reader.check_options(options)
     root = Path(path)
-    if not root.exists():
+    if not os.path.exists(root):  # Path.exists raises for a name that is too long
         raise UserError(f"{root}: expected the files of {name}, found nothing there")
     # Finds the layout and reads no record: a wrong path is told here, not in the middle of a run.
     reader.read(root, split, **options)

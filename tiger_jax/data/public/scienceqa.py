@@ -90,7 +90,8 @@ def _build(rows: Iterator[Row | Fault], split: str, folder: Path | None) -> Iter
     """Args: folder: of the pictures; None where the rows hold them."""
 
     def name(row: Row) -> str:
-        return record_uid("scienceqa", split, row.fields.get(_PID) or row.fields["row"])
+        own = row.text(_PID) if _PID in row.fields else row.fields["row"]
+        return record_uid("scienceqa", split, own)
 
     def build(row: Row, uid: str) -> PublicRecord:
         choices = row.texts("choices")

@@ -149,8 +149,9 @@ def _choices(row: Row) -> tuple[str, ...]:
 
 def _find(row: Row, stem: str, folder: Path, endings: tuple[str, ...], what: str) -> str:
     for ending in endings:
-        if (path := folder / f"{stem}{ending}").is_file():
-            return str(path)
+        path = os.path.join(folder, f"{stem}{ending}")
+        if os.path.isfile(path):  # Path.is_file raises for a name that is too long
+            return path
     message = f"{row.place}: expected {folder / stem}{endings[0]}, found none"
     raise BadRecord(f"missing {what}", message)
 
