@@ -264,6 +264,8 @@ COMMAND = ["--config", "configs/data/grpo_pool.py"]
         (("out=x", "scale=0."), "scale: expected a finite number above 0, got 0"),
         (("out=x", "scale=inf"), "scale: expected a finite number above 0, got inf"),
         (("out=x", "top_up=docvqa", "sources.docvqa.count=0"), "top_up: expected one of"),
+        (("out=x", "evaluation.sets=()", "filter.tags=(('a', '(', ()),)"),
+         "tag a: expected a regular expression, got '(' (missing ), unterminated"),
         (("out=x", "pool=sft"), "pool: expected one of kd, grpo, got 'sft'"),
         (("cats=1",), "unknown field"),
         (("out=/proc/none", "evaluation.sets=()", "root=DATA"), "/proc/none: cannot be written"),

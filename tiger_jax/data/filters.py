@@ -29,6 +29,14 @@ class TagRule:
     pattern: str
     sources: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise UserError(
+                f"tag {self.tag}: expected a regular expression, got {self.pattern!r} ({error})"
+            ) from None
+
 
 TAG_RULES = (
     TagRule("count", r"\bhow many\b|\bnumber of\b|\bcount\b", ("tallyqa",)),

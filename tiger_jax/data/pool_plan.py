@@ -84,6 +84,8 @@ def prompt_filter(config: Any) -> PromptFilter:
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     try:
         tags = tuple(TagRule(tag, pattern, tuple(sources)) for tag, pattern, sources in rules)
+    except UserError:  # a ValueError too
+        raise
     except (TypeError, ValueError):
         raise UserError(
             f"filter.tags: expected (tag, pattern, sources) of each, got {rules!r}"
