@@ -74,6 +74,9 @@ def test_defaults_and_short_forms():
         ({"top_k": -1}, "top_k: expected a whole number in 0.."),
         ({"seed": 2**32}, "seed: expected a whole number"),
         ({"id": ["a"]}, "id: expected a non-empty text"),
+        ({"prompt": "\ud800?"}, "prompt: expected valid Unicode text, got '\\ud800?'"),
+        ({"id": "\ud800"}, "id: expected valid Unicode text"),
+        ({"images": ["\udc80.png"]}, "images: expected valid Unicode text"),
         ({"temprature": 1}, "unknown field 'temprature'"),
     ],
 )
@@ -83,6 +86,11 @@ def test_faults_name_the_field(change, message):
     assert error.line == 1
     assert message in error.message
     assert "\n" not in error.message
+
+
+def test_an_id_that_cannot_be_written_is_none():
+    """Printing it would end the run of all its neighbours."""
+    assert only(json.dumps({**GOOD, "id": "\ud800"})).id is None
 
 
 def test_all_faults_of_a_record_come_at_once():

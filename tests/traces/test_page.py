@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.traces.stories import BEST, LAST, ROUNDS, SETTINGS, made_round, made_story, made_view
 from tiger_jax.traces.geometry import Box
-from tiger_jax.traces.page import data_uri, histogram, render, summarise, visible
+from tiger_jax.traces.page import data_uri, histogram, render, summarise, visible, write_page
 from tiger_jax.traces.story import (
     ACCEPTED,
     MOST_COMMITTED,
@@ -118,6 +118,12 @@ def test_nothing_of_a_prompt_is_markup():
     assert "a <script>cat</script>" in root.text
     assert "a <drafter>" in root.text
     assert "<script" not in page
+
+
+def test_half_a_character_stops_no_page(tmp_path):
+    """A folder's name may hold one that UTF-8 cannot."""
+    write_page(tmp_path / "t.html", [made_story()], SETTINGS | {"verifier": "a\udc80"})
+    assert "a\\udc80" in (tmp_path / "t.html").read_text(encoding="utf-8")
 
 
 def test_it_fetches_nothing():

@@ -65,7 +65,8 @@ def parse_json_lines(
             yield record
         except ValueError as error:
             name = fields.get("id")
-            yield RecordError(number, str(error), name if isinstance(name, str) else None)
+            known = isinstance(name, str) and _is_unicode(name)
+            yield RecordError(number, str(error), name if known else None)
 
 
 def check_fields(
@@ -98,9 +99,11 @@ def check_fields(
 
 
 def text(name: str, value: Any) -> str:
-    """A text that is not empty."""
+    """A text that is not empty, and that can be encoded."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}: expected a non-empty text, got {value!r}")
+    if not _is_unicode(value):
+        raise ValueError(f"{name}: expected valid Unicode text, got {value!r}")
     return value
 
 
@@ -115,7 +118,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
         raise ValueError(f"{name}: expected a list of non-empty texts, got {value!r}")
-    return tuple(items)
+    return tuple(text(name, item) for item in items)
 
 
 def number(whole: bool, low: int | float, high: int | float | None = None) -> Check:
@@ -131,6 +134,15 @@ def number(whole: bool, low: int | float, high: int | float | None = None) -> Ch
         return value if whole else float(value)
 
     return check
+
+
+def _is_unicode(value: str) -> bool:
+    """JSON may hold half of a surrogate pair, which no tokenizer, file or screen takes."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parse_object(line: bytes | str, first: bool) -> dict:

@@ -47,7 +47,7 @@ _LEGEND = ((ACCEPTED, "accepted"), (REJECTED, "rejected"), (REPLACEMENT, "replac
 def write_page(path: Path, stories: Sequence[Story], settings: Mapping[str, Any]) -> None:
     """The page of some requests. Raises OSError.
 
-    Half characters, which JSON can hold in a prompt that was refused, are written as `\\udXXX`.
+    What UTF-8 cannot hold, as names of folders may, is written as `\\udXXX`.
     """
     path.write_text(render(stories, settings), encoding="utf-8", errors="backslashreplace")
 
