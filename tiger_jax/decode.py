@@ -81,6 +81,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     models.add_argument("--dtype", choices=("float32", "bfloat16"),
                         help="default: float32 on CPU, bfloat16 on accelerators")  # fmt: skip
     _decoding_arguments(parser)
+    _output_arguments(parser)
+    _dry_run_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def _output_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is written, and where."""
     out = parser.add_argument_group("output")
     out.add_argument(
         "--compare",
@@ -95,8 +102,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     out.add_argument("--trace-png", metavar="DIR",
                      help="write the same rounds as PNG files into this folder")  # fmt: skip
     out.add_argument("--quiet", action="store_true", help="answers only")
-    _dry_run_arguments(parser)
-    return parser.parse_args(argv)
 
 
 def _dry_run_arguments(parser: argparse.ArgumentParser) -> None:
