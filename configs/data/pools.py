@@ -3,8 +3,9 @@
     python -m tiger_jax.data.build_pool --config configs/data/kd_pool.py \\
         --config.root=DATA --config.out=pools/kd
 
-A data set is looked for in root/NAME unless its own `path` names another place. All fields below
-but places, `workers` and what is derived from them stand in the pool's manifest.
+A data set is looked for in its folder below root (registry.FOLDERS: its name; coco for coco_captions)
+unless its own `path` names another place. All fields below but places, `workers` and what is derived
+from them stand in the pool's manifest.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ on Karpathy's captions adds "coco_captions/test"."""
 def source(count: int, splits: tuple[str, ...], **choices: Any) -> dict[str, Any]:
     """One data set: `count` of its records out of the union of `splits`."""
     return {
-        "path": "",  # file or folder; "" = root/NAME
+        "path": "",  # file or folder; "" = its folder below root
         "splits": splits,
         "count": count,
         "image_prefixes": (),  # how the names of its pictures begin; () = all
@@ -94,7 +95,7 @@ def get_pool(pool: str, sources: Mapping[str, Any], filtered: bool) -> ml_collec
             "paths": dict.fromkeys(
                 ("coco_captions", "tallyqa", "textvqa", "scienceqa", "docvqa", "chartqa",
                  "mmbench", "mm_vet", "nlvr2", "muirbench"), "",
-            ),  # "" = root/NAME
+            ),  # "" = its folder below root
             "content": False,  # True: also by the bytes of their pictures, which are all read
             "vg_image_data": "",  # Visual Genome's image_data.json: its pictures that are COCO's
         },

@@ -254,7 +254,7 @@ COMMAND = ["--config", "configs/data/grpo_pool.py"]
     [
         ((), "out: expected the folder for the pool, got none"),
         (("out=x",), "root: expected the folder of the data sets (for coco_captions), got none"),
-        (("out=x", "root=none"), "none/coco_captions: expected the files of coco_captions, found "
+        (("out=x", "root=none"), "none/coco: expected the files of coco_captions, found "
          "nothing there; it is evaluation data whose pictures are excluded: set "
          "--config.evaluation.paths.coco_captions=PATH, or take 'coco_captions/val' out of"),
         (("out=x", "root=none", "evaluation.sets=()"),

@@ -14,7 +14,7 @@ from tiger_jax.data.pool_rules import ANSWERS, PoolPrompt, PoolRules, SourceRule
 from tiger_jax.data.pool_selection import Item
 from tiger_jax.data.pool_writing import Recipe, Source, Watch
 from tiger_jax.data.public.record import PublicRecord
-from tiger_jax.data.public.registry import open_dataset
+from tiger_jax.data.public.registry import FOLDERS, open_dataset
 from tiger_jax.errors import UserError
 
 PLACES = ("root", "out", "compare_with", "workers")
@@ -70,7 +70,7 @@ def place_of(config: Any, name: str, own: str) -> Path:
     """Where a data set lies. Raises UserError where nothing is there."""
     if not own and not config.root:
         raise UserError(f"root: expected the folder of the data sets (for {name}), got none")
-    path = Path(own) if own else Path(config.root) / name
+    path = Path(own) if own else Path(config.root) / FOLDERS[name]
     if not os.path.exists(path):
         raise UserError(f"{path}: expected the files of {name}, found nothing there")
     return path

@@ -8,7 +8,7 @@ import ml_collections
 from tiger_jax import embedded
 from tiger_jax.command_line import check_at_least, check_subset
 from tiger_jax.data import clip_language, scene_language
-from tiger_jax.data.public.registry import READERS
+from tiger_jax.data.public.registry import FOLDERS, READERS
 from tiger_jax.data.videos import SAMPLING_CHECKS
 from tiger_jax.errors import UserError
 
@@ -17,13 +17,8 @@ SCENES, EXAMPLES = "scenes", "examples"
 SCORE, SPEED = "score", "speed"
 KINDS = (*scene_language.KINDS, *clip_language.CLIP_KINDS)
 """Of questions about scenes and clips."""
-PLACES = {
-    "llava": "llava", "textvqa": "textvqa", "scienceqa": "scienceqa", "docvqa": "docvqa",
-    "tallyqa": "tallyqa", "chartqa": "chartqa", "mmbench": "mmbench", "mm_vet": "mm-vet",
-    "coco_captions": "coco", "video_mme": "video-mme", "nlvr2": "nlvr2", "muirbench": "muirbench",
-    EXAMPLES: "examples.jsonl",
-}  # fmt: skip
-"""Where a data set lies below `root`, as shared/data has them."""
+PLACES = FOLDERS | {EXAMPLES: "examples.jsonl"}
+"""Where a data set lies below `root`."""
 SAMPLES = {
     "textvqa": {"path": "textvqa/TextVQA_0.5.1_val.partial5.json"},
     "docvqa": {"path": "docvqa/val_v1.0_withQT.sample2.json"},
@@ -88,7 +83,7 @@ def benchmark_config(
         "draft_lengths": (5,),  # all of them in speed mode, the first in score mode
         "batch_sizes": (8,),
         "routed_tokens": (),  # k of variants that route and do not say; () = as trained
-        "max_new_tokens": 0,  # of long answers; 0 = as the prompts say
+        "max_new_tokens": 0,  # of long answers, and of scenes and examples; 0 = as the prompts say
         "seed": 0,  # of the choice of questions, and of drawing above temperature 0
         "fps": 0.0,  # frames of a second of video; 0 = as the model's folder says
         "max_frames": 0,  # most of a video; 0 = as the model's folder says
@@ -134,6 +129,11 @@ def check(config: Any) -> None:
         raise UserError(f"costs: expected each, first or none, got {config.costs!r}")
     for entry in config.datasets:
         check_entry(entry)
+    names = [(entry["label"] or entry["dataset"], entry["mode"]) for entry in config.datasets]
+    if twice := [
+        f"{label} in mode {mode}" for label, mode in names if names.count((label, mode)) > 1
+    ]:
+        raise UserError(f"datasets: expected different labels, got {twice[0]} twice")
     known = [entry["dataset"] for entry in config.datasets]
     if wrong := sorted(set(config.only) - set(known)):
         raise UserError(

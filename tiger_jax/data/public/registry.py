@@ -16,6 +16,11 @@ READERS: dict[str, str] = {
     )
 }  # fmt: skip
 """Name -> the module that holds its READER."""
+FOLDERS: dict[str, str] = {
+    name: {"mm_vet": "mm-vet", "coco_captions": "coco", "video_mme": "video-mme"}.get(name, name)
+    for name in READERS
+}
+"""Name -> where it is looked for below the folder that holds all data sets."""
 
 
 def reader_named(name: str) -> Reader:
