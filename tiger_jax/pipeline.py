@@ -195,10 +195,6 @@ class Pipeline:
         Raises:
             UserError: an unreadable picture, counts that do not agree, a prompt that is too long.
         """
-        try:
-            request.prompt.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError(f"prompt: expected valid Unicode text ({error.reason})") from None
         images, videos = load_pictures(request, self.processor, self.video)
         text = build_prompt(self.processor, request.prompt, len(images), len(videos))
         inputs = make_prompt(self.processor, self.config, text, images, videos=videos)

@@ -36,6 +36,8 @@ def get_config():
     )
 """
 TIMED = ("second", "speedup", "peak_bytes")
+RUN = "run"
+"""Of the last process, which a run that was killed does not share with others."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def _untimed(value):
     if isinstance(value, dict):
         return {
             name: _untimed(item) for name, item in value.items()
-            if not any(word in name for word in TIMED)
+            if name != RUN and not any(word in name for word in TIMED)
         }  # fmt: skip
     return [_untimed(item) for item in value] if isinstance(value, list) else value
 
@@ -103,6 +105,22 @@ def test_a_bad_record_is_counted_and_its_neighbours_are_answered(undisturbed):
     assert row["faults"] == {"bad line": 1}
     assert [one["uid"] for one in row["raw"]] == [f"examples/{name}" for name in "acde"]
     assert row["metrics"]["n"] == 4
+
+
+def test_a_run_says_where_its_time_and_memory_went(undisturbed):
+    out, report = undisturbed
+    run, rows = report["run"], report["rows"]
+    assert run["answers"] == sum(row["answered"] + row["failed"] for row in rows)
+    programs = [run[f"{kind}_seconds"] for kind in ("prefill", "decode", "costs", "compilation")]
+    assert run["host_seconds"] == pytest.approx(run["seconds"] - sum(programs))
+    assert (min(programs), programs[2]) == (0, 0)  # no costs were asked for
+    assert programs[3] > 0
+    assert 0 < run["loading_seconds"] + run["reading_seconds"] < run["host_seconds"]
+    assert len(run["resident_bytes"]) == 10
+    assert f"The last run: {run['answers']} answers in" in (out / "report.md").read_text()
+    # The run's memory is not a row's: each has its own peak, no less than what was resident.
+    assert all(row["peak_bytes"] > 0 for row in rows)
+    assert {row["answers_a_batch"] for row in rows} == {2.0}
 
 
 def test_what_is_not_there_is_left_out_by_name(undisturbed):

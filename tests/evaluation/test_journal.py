@@ -1,6 +1,8 @@
 """The journal of an evaluation: what survives a kill, and what is refused."""
 
+import errno
 import json
+import os
 import re
 
 import pytest
@@ -30,7 +32,7 @@ def test_a_second_run_reads_what_the_first_one_wrote(tmp_path):
         assert [journal.cell(name) for name in ("c1", "c2", "c3")] == first
         cell = journal.cell("c1")
     assert cell.rows["a"] == ROW
-    assert (cell.seconds, cell.peak_bytes) == ({"decode": 2.0}, 7)
+    assert (cell.seconds, cell.peak_bytes, cell.batches) == ({"decode": 2.0}, 7, 2)
     assert cell.has(["a", "b", "d"])
     assert not cell.has(["a", "c"])
     assert (first[1].costs, first[1].about) == ({"c": 0.25}, {"g": 5})
@@ -71,6 +73,21 @@ def test_two_runs_do_not_share_a_journal(tmp_path):
         Journal.open(path)
     with Journal.open(path) as journal:
         assert journal.cell("c1").rows == {}
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "journal.jsonl"
+    with Journal.open(path) as journal:
+        journal.append("c1", {"rows": [ROW]})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", _full)
+            with pytest.raises(UserError, match=r"journal\.jsonl: cannot be written \(No space"):
+                journal.append("c1", {"rows": [ROW | {"uid": "b"}]})
+        assert list(journal.cell("c1").rows) == ["a"]
+
+
+def _full(descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_folder_in_its_place_is_one_line(tmp_path):

@@ -9,6 +9,7 @@ from PIL import Image
 
 from tiger_jax import command_line
 from tiger_jax.data.public.record import Fault, Picture
+from tiger_jax.data.videos import Video
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import benchmark_config, sample
 from tiger_jax.evaluation.benchmark_config import ENTRY
@@ -148,6 +149,68 @@ def test_a_digest_tells_other_prompts_apart(tmp_path):
         for question in (_question("a"), _question("a"), Question("a", "a", "Other?", 8))
     )
     assert first == same != other
+
+
+def test_a_digest_tells_other_pictures_apart_and_not_another_folder(tmp_path):
+    """The same name and question about another picture is another answer."""
+
+    def digest(**shown):
+        return sample.take(_List(_question("a", **shown)), _entry(), 0, tmp_path).digest
+
+    paths = [tmp_path / folder / "p.png" for folder in ("here", "there", "other")]
+    for path, content in zip(paths, (b"picture", b"picture", b"longer picture"), strict=True):
+        path.parent.mkdir()
+        path.write_bytes(content)
+    here, there, other = (digest(images=(str(path),)) for path in paths)
+    assert here == there != other
+    assert digest(videos=(str(paths[0]),)) == here
+    assert digest(images=(Picture(path=str(paths[1])),)) == here
+    held = {digest(images=(Picture(data=data),)) for data in (b"one", b"two")}
+    drawn = {digest(images=(np.full((2, 2, 3), value, np.uint8),)) for value in (0, 1)}
+    filmed = {
+        digest(videos=(Video(np.full((1, 2, 2, 3), value, np.uint8), (0.0,)),)) for value in (0, 1)
+    }
+    assert [len(each) for each in (held, drawn, filmed)] == [2, 2, 2]
+    easy, hard = (
+        sample.take(SceneSource(1, 0, 0, ("read",), hard=hard), _entry(), 0, tmp_path).digest
+        for hard in (False, True)
+    )
+    assert easy != hard
+
+
+def test_a_group_with_a_missing_picture_is_not_whole(tmp_path):
+    source = _List(
+        _question("a-0", "a"), _question("a-1", "a", images=(str(tmp_path / "gone.png"),)),
+        _question("b-0", "b"), Fault("c-0", "wrong type", "no question"),
+    )  # fmt: skip
+    source.name = "nlvr2"
+    found = sample.take(source, _entry(), 0, tmp_path)
+    assert (found.uids, found.group_sizes) == (("a-0", "b-0"), {"a": 2, "b": 1})
+
+
+def test_the_rest_of_a_source_is_not_read_for_nothing(tmp_path):
+    source, read = _List(), []
+
+    def items():
+        for uid in "abcdef":
+            read.append(uid)
+            yield _question(uid)
+
+    source.items = list(items())
+    found = sample.take(source, _entry(limit=1), 2, tmp_path)
+    read.clear()
+    source.items = items()
+    assert [question.uid for question in sample.asked(found)] == list(found.uids)
+    assert read[-1] == found.uids[0] != "f"
+
+
+def test_two_entries_under_one_name_are_refused():
+    entry = {"dataset": "scenes", "label": "s"}
+    config = make_config("benchmark", [{"name": "plain"}], [entry, entry | {"mode": "speed"}])
+    benchmark_config.check(config)
+    config = make_config("benchmark", [{"name": "plain"}], [entry, entry | {"limit": 3}])
+    with pytest.raises(UserError, match="expected different labels, got s in mode score twice"):
+        benchmark_config.check(config)
 
 
 def test_scenes_are_held_out_and_know_their_answers():

@@ -12,7 +12,14 @@ def build_prompt(processor: Processor, question: str, n_images: int = 0, n_video
 
     A question that holds "<image>" or "<video>" itself says where its images or videos go: no
     placeholder of that kind is added, and each one counts. Without videos "<video>" is text.
+
+    Raises:
+        UserError: half a character, which no tokenizer reads.
     """
+    try:
+        question.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"prompt: expected valid Unicode text ({error.reason})") from None
     return processor.prompt(question, n_images, n_videos)
 
 

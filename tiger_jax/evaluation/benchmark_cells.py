@@ -4,10 +4,10 @@ A pass is a method on a sample at one batch size. Its cells differ in temperatur
 they decode the same prompts, which are read once.
 """
 
+import contextlib
 import dataclasses
 import os
-import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +19,12 @@ from tiger_jax.data.videos import VideoSampling
 from tiger_jax.decoding import costs
 from tiger_jax.decoding.engine import BatchOutput, Options
 from tiger_jax.errors import UserError
-from tiger_jax.evaluation import questions
+from tiger_jax.evaluation import memory, questions
 from tiger_jax.evaluation.benchmark_config import SPEED
 from tiger_jax.evaluation.benchmark_methods import Method
 from tiger_jax.evaluation.journal import Journal, cell_fingerprint
+from tiger_jax.evaluation.run_profile import Profile
 from tiger_jax.evaluation.sample import Sample, ahead, asked, windows
-from tiger_jax.evaluation.scene_run import timed
 from tiger_jax.pipeline import Pipeline, Prepared, batches
 
 WINDOW = 4
@@ -111,41 +111,39 @@ def hardware() -> str:
     return f"{len(jax.devices())} x {device.device_kind}"
 
 
-def peak_bytes() -> int:
-    """The most memory of this process so far: of the device, on CPUs resident."""
-    stats = jax.devices()[0].memory_stats()
-    if stats and "peak_bytes_in_use" in stats:
-        return int(stats["peak_bytes_in_use"])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 class Pass:
     """Decodes what a journal does not have yet of the cells of a pass."""
 
     def __init__(
-        self, setting: Setting, journal: Journal, pipeline: Pipeline, cells: Sequence[Cell]
-    ) -> None:
+        self, setting: Setting, journal: Journal, pipeline: Pipeline, cells: Sequence[Cell],
+        profile: Profile,
+    ) -> None:  # fmt: skip
         self._setting = setting
         self._journal = journal
         self._pipeline = pipeline
         self._cells = list(cells)
         self._sample = cells[0].sample
         self._size = cells[0].batch_size
-        self.seconds = 0.0
-        """In programs that gave answers; compilation too, but not the run that timing repeats."""
+        self._profile = profile
         self._numbers = {uid: number for number, uid in enumerate(self._sample.uids)}
 
     def run(self) -> Iterator[int]:
         """Decode; yields how many answers each step gave. Batches are those of a run that was
         never stopped: whole windows are skipped, others are read again and put together again."""
-        for window in ahead(self._read()):
-            prepared = [item for item in window if isinstance(item, Prepared)]
-            failed = dict(item for item in window if not isinstance(item, Prepared))
-            for cell in self._cells:
-                yield self._note(cell, failed)
-            for group in batches(prepared, self._size):
+        with contextlib.closing(ahead(self._read())) as read:
+            while window := self._next(read):
+                prepared = [item for item in window if isinstance(item, Prepared)]
+                failed = dict(item for item in window if not isinstance(item, Prepared))
                 for cell in self._cells:
-                    yield self._decode(cell, [prepared[i] for i in group])
+                    yield self._note(cell, failed)
+                for group in batches(prepared, self._size):
+                    for cell in self._cells:
+                        yield self._decode(cell, [prepared[i] for i in group])
+
+    def _next(self, read: Iterator[list[Prepared | tuple[str, str]]]) -> list:
+        """The next window; empty at the end."""
+        with self._profile.during("reading"):
+            return next(read, [])
 
     def _read(self) -> Iterator[list[Prepared | tuple[str, str]]]:
         """Windows of prompts that are not all answered yet; (uid, why) of one that has none."""
@@ -210,7 +208,8 @@ class Pass:
         if how == "none" or self._journal.cell(name).costs is not None:
             return
         arrays = pipeline.arrays([item.inputs for item in group], self._size)
-        found = costs.measure(pipeline.engine, arrays, [item.options for item in group])
+        with self._profile.during("costs"):
+            found = costs.measure(pipeline.engine, arrays, [item.options for item in group])
         self._journal.append(name, {"costs": {
             "c": found.c, "c_route": found.c_route, "v": found.v, "depth": found.draft_length,
             "plain_step": found.plain_step, "on": cell.sample.label,
@@ -218,26 +217,29 @@ class Pass:
 
     def _answers(self, cell: Cell, pipeline: Pipeline, group: list[Prepared]) -> dict:
         """One line of the journal: the answers of a batch, and of long ones how fast they came."""
-        size, plain = self._size, None
-        if cell.method.alone:
-            output = pipeline.run_alone(group, size)
-            if cell.speed and output.compiled:
-                output = pipeline.run_alone(group, size)
-        elif cell.speed:
+        drafts, plain = cell.method.variant is not None and not cell.method.alone, None
+        if cell.speed and drafts:
             # One after the other, so that drift of the machine hits both alike.
-            if cell.method.variant is not None:
-                plain = timed(pipeline.plain(), group, size)
-            output = timed(pipeline, group, size)
-        else:
-            output = pipeline.run(group, size)
-        for made in (output, plain):
-            self.seconds += made.prefill_seconds + made.decode_seconds if made else 0.0
-        line = {"rows": _rows(cell, group, output, plain), "peak_bytes": peak_bytes()}
-        if cell.method.variant is not None and not cell.method.alone:
+            plain = self._timed(cell, pipeline.plain().run, group)
+        output = self._timed(cell, pipeline.run_alone if cell.method.alone else pipeline.run, group)
+        line = {"rows": _rows(cell, group, output, plain), "peak_bytes": memory.peak_bytes()}
+        if drafts:
             line["depth"] = pipeline.engine.drafter.spec.depth
         if cell.speed:
             line["seconds"] = _seconds(output, "") | (_seconds(plain, "plain_") if plain else {})
         return line
+
+    def _timed(
+        self, cell: Cell, run: Callable[[list[Prepared], int], BatchOutput], group: list[Prepared]
+    ) -> BatchOutput:  # fmt: skip
+        """Decode a batch; long answers, whose time and memory count, without compiling anything."""
+        for _ in range(2):
+            memory.reset_peak()
+            output = run(group, self._size)
+            self._profile.ran(output)
+            if not (cell.speed and output.compiled):
+                break
+        return output
 
     def _append(self, cell: Cell, line: dict) -> None:
         name = cell.fingerprint

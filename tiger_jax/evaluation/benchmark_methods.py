@@ -1,6 +1,7 @@
 """The ways to answer that a benchmark compares: the verifier, pairs, and drafters alone."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from tiger_jax.weights import head_io
 from tiger_jax.weights.fingerprint import fingerprint
 
 CONFIG = "config.json"
+BESIDE = ("tokenizer*", "*processor*.json", "*_template*", "vocab.*", "merges.txt",
+          "*_tokens*.json", "generation_config.json", "tiger_config.json")  # fmt: skip
+"""Files beside the weights that prompts and answers depend on."""
 MODEL = "model:"
 """Before `tiger` and `full` in a variant's drafter: those that the config's fields name."""
 
@@ -74,11 +78,16 @@ def find(config: Any) -> tuple[list[Method], list[str]]:
 
 
 def weights_name(folder: Path) -> str:
-    """A fingerprint of a model or a head; of an Orbax folder, which has none, its path."""
+    """A fingerprint of a model or a head with its processor and router; of an Orbax folder, which
+    has none, its path."""
     try:
-        return fingerprint(folder, head_io.CONFIG_FILE if head_io.is_head(folder) else CONFIG)
+        name = fingerprint(folder, head_io.CONFIG_FILE if head_io.is_head(folder) else CONFIG)
     except UserError:
         return str(folder.resolve())
+    beside = hashlib.sha256(name.encode())
+    for path in sorted({path for form in BESIDE for path in folder.glob(form)}):
+        beside.update(path.name.encode() + b"\0" + path.read_bytes())
+    return beside.hexdigest()[:16]
 
 
 def _find(config: Any, drafting: list[dict]) -> tuple[list[Variant], list[str]]:

@@ -37,8 +37,19 @@ def of_speed(rows: Sequence[Row]) -> str:
         "T_AR, T_SD: milliseconds of decoding a token, of plain decoding and of the row, over all "
         "rows of a batch; prefill, and the token that comes of it, left out. S = T_AR / T_SD, both "
         "measured on the same batch, one after the other. A: accepted drafts a round, ± one "
-        "standard error over answers; tau = A + 1.",
+        "standard error over answers, the last round of an answer cut where the answer ends; tau = "
+        "A + 1, so that tau x rounds is the number of tokens behind the first ones.",
     ]
+    part = dict.fromkeys(
+        f"{row['label']} {row['variant']} {row['answers_a_batch']:.1f} of {row['batch']}"
+        for row in rows
+        if (row["answers_a_batch"] or row["batch"]) < 0.9 * row["batch"]
+    )
+    if part:
+        lines.append(
+            "Batches that were not full, whose rows cost more than at their batch size: "
+            f"{', '.join(part)}."
+        )
     if measured:
         lines.append(
             f"c, c_route, v were measured on the first batch of: {', '.join(measured)}; predicted "

@@ -10,7 +10,8 @@ from tiger_jax.decoding import statistics
 from tiger_jax.evaluation import benchmark_notes, benchmark_tables, scoring
 from tiger_jax.evaluation.benchmark_cells import Cell
 from tiger_jax.evaluation.comparison import ratio
-from tiger_jax.evaluation.journal import CellLog, Journal
+from tiger_jax.evaluation.journal import RUN, CellLog, Journal
+from tiger_jax.evaluation.run_profile import line
 from tiger_jax.evaluation.tables import markdown, number, with_error, write_report, yes_no
 
 LEVELS = (2, 4, 8)
@@ -22,7 +23,8 @@ def build(
     config: Any, cells: Sequence[Cell], journal: Journal, left_out: Sequence[str],
     interrupted: bool,
 ) -> dict:  # fmt: skip
-    """Everything that was counted, timed and scored: it follows from the journal alone."""
+    """Everything that was counted, timed and scored: it follows from the journal alone. `run` is
+    no part of what a run that was killed repeats equally."""
     plain = {
         _key(cell): journal.cell(cell.fingerprint).rows
         for cell in cells
@@ -40,7 +42,7 @@ def build(
         rows.append(row)
     return {
         "table": config.table, "settings": _settings(config), "left_out": list(left_out),
-        "rows": rows, "interrupted": interrupted,
+        "rows": rows, "interrupted": interrupted, "run": journal.cell(RUN).run,
     }  # fmt: skip
 
 
@@ -56,8 +58,9 @@ def text(report: Mapping[str, Any]) -> str:
         parts += ["## Score (short answers; official metrics)", _score_table(scored)]
         parts.append(benchmark_notes.of_score(scored))
         parts += _reasons(scored) + _raw(scored)
-    parts += [benchmark_notes.of_places(report), _left_out(report), _run_facts(report["rows"][0])]
-    return "\n\n".join(part for part in parts if part)
+    parts += [benchmark_notes.of_places(report), _left_out(report), _run_facts(report)]
+    whole = "\n\n".join(part for part in parts if part)
+    return whole.encode("utf-8", "backslashreplace").decode()  # answers may hold half characters
 
 
 def write(
@@ -103,6 +106,7 @@ def _facts(cell: Cell, log: CellLog) -> dict:
         "ocr": first.get("ocr", False), "subtitles": first.get("subtitles", False),
         "questions": len(uids), "usable": sample.total,
         "answered": sum(uid in log.rows for uid in uids), "failed": len(failed),
+        "answers_a_batch": len(log.rows) / log.batches if log.batches else None,
         "failures": list(failed.items())[:5], "faults": dict(sample.faults),
         "fault_lines": list(sample.quoted), "peak_bytes": log.peak_bytes or None,
     }  # fmt: skip
@@ -314,9 +318,10 @@ def _counted(faults: Mapping[str, int]) -> str:
     return ", ".join(f"{count} x {kind}" for kind, count in faults.items())
 
 
-def _run_facts(row: Mapping[str, Any]) -> str:
+def _run_facts(report: Mapping[str, Any]) -> str:
+    row, run = report["rows"][0], report["run"]
     programs = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
     return (
         f"Verifier {row['verifier']}, {row['dtype']}, seed {row['seed']}, {row['hardware']}, "
-        f"{programs}."
+        f"{programs}." + (f"\n\nThe last run: {line(run)}." if run else "")
     )

@@ -6,7 +6,6 @@ number of one mode is ever taken from the other.
 
 import contextlib
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from tiger_jax.errors import UserError
 from tiger_jax.evaluation import benchmark_config, benchmark_report, sample
 from tiger_jax.evaluation.benchmark_cells import Cell, Pass, Setting, hardware
 from tiger_jax.evaluation.benchmark_methods import Method, find, weights_name
-from tiger_jax.evaluation.journal import Journal
+from tiger_jax.evaluation.journal import RUN, Journal
 from tiger_jax.evaluation.progress import Counter
 from tiger_jax.evaluation.questions import Source
+from tiger_jax.evaluation.run_profile import Profile, line
 from tiger_jax.evaluation.sample import Sample
 from tiger_jax.evaluation.sources import sources
 from tiger_jax.pipeline import Pipeline
@@ -37,6 +37,7 @@ def evaluate(config: Any) -> tuple[dict, str]:
         UserError: a config, a variant or a data set that cannot be used, or a run folder that
             cannot be written.
     """
+    profile = Profile()
     benchmark_config.check(config)
     verifier_folder = Path(config.verifier or embedded.verifier(config.pair))
     read_config(verifier_folder)  # a wrong folder is told before any data set is read
@@ -52,10 +53,12 @@ def evaluate(config: Any) -> tuple[dict, str]:
             for size in config.batch_sizes:
                 cells += setting.cells(method, facts, chosen, size)
     with Journal.open(folder / JOURNAL) as journal:
-        interrupted = _interrupted(setting, journal, cells)
+        interrupted = _interrupted(setting, journal, cells, profile)
         report = benchmark_report.build(
             config, cells, journal, left_out + reasons, interrupted
         )  # fmt: skip
+    if report["run"]:
+        print(line(report["run"]), file=sys.stderr)
     text = benchmark_report.text(report)
     benchmark_report.write(folder, report, text, cells, journal)
     return report, text
@@ -104,7 +107,9 @@ def _sample(source: Source, entry: dict, seed: int, folder: Path) -> Sample:
     return chosen
 
 
-def _interrupted(setting: Setting, journal: Journal, cells: Sequence[Cell]) -> bool:
+def _interrupted(
+    setting: Setting, journal: Journal, cells: Sequence[Cell], profile: Profile
+) -> bool:
     """Answer what the journal does not have; whether ctrl-C stopped it."""
     left = sum(
         not journal.cell(cell.fingerprint).has([uid])
@@ -113,40 +118,39 @@ def _interrupted(setting: Setting, journal: Journal, cells: Sequence[Cell]) -> b
     )  # fmt: skip
     if not left:
         return False
-    counter, began, busy = Counter(left, "answers"), time.perf_counter(), 0.0
+    counter = Counter(left, "answers")
+    profile.expect(left)
     budget = setting.config.visual_budget or None
+    interrupted = False
     try:
-        verifier = Pipeline.load(setting.verifier, dtype=setting.dtype, visual_budget=budget)
+        with profile.during("loading"):
+            verifier = Pipeline.load(setting.verifier, dtype=setting.dtype, visual_budget=budget)
         for method in dict.fromkeys(cell.method.name for cell in cells):
             own = [cell for cell in cells if cell.method.name == method]
-            busy += _run_method(setting, journal, verifier, own, counter)
+            _run_method(setting, journal, verifier, own, counter, profile)
     except KeyboardInterrupt:
-        return True
-    whole = time.perf_counter() - began
-    print(
-        f"{left} answers in {whole:.1f} s, {busy:.1f} s of it in their programs", file=sys.stderr
-    )  # fmt: skip
-    return False
+        interrupted = True
+    journal.append(RUN, {"run": profile.summary()})
+    return interrupted
 
 
 def _run_method(
     setting: Setting, journal: Journal, verifier: Pipeline, cells: Sequence[Cell],
-    counter: Counter,
-) -> float:  # fmt: skip
-    """All passes of one method, and the seconds of its programs; its drafter is loaded only if
-    something is left to answer."""
+    counter: Counter, profile: Profile,
+) -> None:  # fmt: skip
+    """All passes of one method; its drafter is loaded only if something is left to answer."""
     method: Method = cells[0].method
     passes: dict[tuple[int, int], list[Cell]] = {}
     for cell in cells:
         if not journal.cell(cell.fingerprint).has(cell.sample.uids):
             passes.setdefault((id(cell.sample), cell.batch_size), []).append(cell)
     if not passes:
-        return 0.0
-    pipeline, busy = method.load(verifier, max(setting.config.draft_lengths)), 0.0
+        return
+    with profile.during("loading"):
+        pipeline = method.load(verifier, max(setting.config.draft_lengths))
     for group in passes.values():
-        work = Pass(setting, journal, pipeline, group)
+        work = Pass(setting, journal, pipeline, group, profile)
         with contextlib.closing(work.run()) as steps:
             for answered in steps:
                 counter.add(answered)
-        busy += work.seconds
-    return busy
+                profile.answered(answered)

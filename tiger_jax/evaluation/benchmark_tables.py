@@ -118,9 +118,10 @@ TABLES = {
         "Batch sizes", ("label", "variant", "batch"),
         ("Target Lat.", "TIGER Lat.", "Spd.", "Target Mem. (GB)", "TIGER Mem. (GB)", "Acc."),
         ("Lat.: seconds a sample, prefill included, over those of plain decoding at the smallest "
-         "batch; Spd. compares decoding at the same batch. Mem.: the most that the process had "
-         "used when the row ended (device memory; resident memory on CPUs, compilation included), "
-         "so a row is never below the one before it.", SHORT, *PUBLISHED),
+         "batch; Spd. compares decoding at the same batch. Mem.: the most while a batch of "
+         "the row was decoded: on CPUs resident memory, with what the process kept from before; on "
+         "accelerators device memory of the run so far, never below the row before.", SHORT,
+         *PUBLISHED),
     ),
     "k_sensitivity": Layout(
         "k in training and inference", _K, ("AccLen", "Spd.", "Acc.", "Acc. (drafter)"),

@@ -7,25 +7,31 @@ before the next batch begins, so that kill -9 loses the batch in progress and no
     {"cell": "3f0c...", "rows": [{"uid": ..., "text": ..., "tokens": [...], ...}], "seconds": {...}}
     {"cell": "3f0c...", "failed": {"textvqa/val/34602/0": "damaged image"}}
     {"cell": "3f0c...", "costs": {"c": 0.2, ...}}
+    {"cell": "run", "run": {"answers": 120, "seconds": 88.1, ...}}
 
 `cell` is a fingerprint of everything that an answer and its times depend on: other settings are
-other cells, and never meet in one row of a report.
+other cells, and never meet in one row of a report. "run" is the profile of the last run that gave
+answers.
 """
 
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from tiger_jax.errors import UserError
 
 DIGITS = 16
 """Of a fingerprint, hexadecimal."""
+RUN = "run"
+"""The name under which a run's profile is kept."""
 
 
 def cell_fingerprint(about: Mapping[str, Any]) -> str:
@@ -46,10 +52,14 @@ class CellLog:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     """Sums over all batches."""
     peak_bytes: int = 0
-    """The most memory that was in use when a batch had ended; 0: unknown."""
+    """The most memory that a batch took; 0: unknown."""
+    batches: int = 0
+    """That gave the rows."""
     costs: dict | None = None
     depth: int | None = None
     """Most drafts that a round could accept."""
+    run: dict | None = None
+    """Where a run's time and memory went."""
 
     def has(self, uids: Sequence[str]) -> bool:
         """Whether all of them are answered, or known to have no answer."""
@@ -60,6 +70,8 @@ class CellLog:
         self.about = line.get("about", self.about)
         self.costs = line.get("costs", self.costs)
         self.depth = line.get("depth", self.depth)
+        self.run = line.get("run", self.run)
+        self.batches += "rows" in line
         self.failed.update(line.get("failed", {}))
         self.rows.update((row["uid"], row) for row in line.get("rows", ()))
         for name, value in line.get("seconds", {}).items():
@@ -70,7 +82,7 @@ class CellLog:
 class Journal:
     """A journal file, open for appending, and what it held; use it as a context."""
 
-    def __init__(self, file: BinaryIO, cells: dict[str, CellLog]) -> None:
+    def __init__(self, file: FileIO, cells: dict[str, CellLog]) -> None:
         self._file = file
         self._cells = cells
 
@@ -83,15 +95,18 @@ class Journal:
         """
         path = Path(path)
         try:
-            file = path.open("a+b")
+            file = path.open("a+b", buffering=0)
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             cells, whole = _read(path)
-        except OSError:
+        except BlockingIOError:
             file.close()
             raise UserError(f"{path}: expected no other run to write it, one does") from None
+        except OSError as error:
+            file.close()
+            raise UserError(f"{path}: cannot be read or locked ({error.strerror})") from None
         except UserError:
             file.close()
             raise
@@ -103,11 +118,18 @@ class Journal:
         return self._cells.setdefault(fingerprint, CellLog())
 
     def append(self, fingerprint: str, line: Mapping[str, Any]) -> None:
-        """Write one line of a cell; it is on disk when this returns."""
-        whole = json.dumps({"cell": fingerprint, **line}, ensure_ascii=True) + "\n"
-        self._file.write(whole.encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Write one line of a cell; it is on disk when this returns.
+
+        Raises:
+            UserError: the disk is full, or gone.
+        """
+        whole = (json.dumps({"cell": fingerprint, **line}, ensure_ascii=True) + "\n").encode()
+        try:
+            if self._file.write(whole) != len(whole):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(f"{self._file.name}: cannot be written ({error.strerror})") from None
         self.cell(fingerprint).take(line)
 
     def __enter__(self) -> "Journal":

@@ -5,6 +5,7 @@ pictures: what is kept of all questions, for their answers to be scored.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -56,11 +57,14 @@ class Question:
     """What its source needs to score an answer."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Whose wording the prompt is, and whether it holds subtitles or OCR tokens."""
+    shown: tuple[str, ...] = ()
+    """Of a light question, what tells its pictures and videos from others."""
 
     @property
     def light(self) -> "Question":
         """Without its pictures."""
-        return dataclasses.replace(self, images=(), videos=())
+        shown = tuple(map(_mark, (*self.images, *self.videos)))
+        return dataclasses.replace(self, images=(), videos=(), shown=shown)
 
 
 class ScenePlace(NamedTuple):
@@ -222,6 +226,17 @@ def prepare(
         processor, pipeline.config, rendered, shown.images, videos=shown.videos
     )  # fmt: skip
     return Prepared(request, inputs, options)
+
+
+def _mark(item: Picture | str | np.ndarray | Video) -> str:
+    """Name and size of a file, which is not opened and may lie elsewhere tomorrow; a hash of
+    what is in memory."""
+    if isinstance(item, Picture):
+        item = item.path if item.data is None else item.data
+    if isinstance(item, str):
+        return f"{Path(item).name} {Path(item).stat().st_size}"
+    held = item.pictures if isinstance(item, Video) else item
+    return hashlib.sha256(held if isinstance(held, bytes) else held.tobytes()).hexdigest()[:16]
 
 
 def _opened(picture: Picture | str | np.ndarray) -> Any:

@@ -31,7 +31,8 @@ class Sample:
     quoted: tuple[str, ...]
     """The first of them, one line each."""
     group_sizes: Mapping[str, int]
-    """Questions of each group, in the whole source; of sources that have groups."""
+    """Questions of each group in the whole source, those whose files are missing too; of sources
+    that have groups."""
     videos: bool = False
     """Whether some of them show videos."""
 
@@ -42,8 +43,8 @@ class Sample:
 
     @property
     def digest(self) -> str:
-        """Changes with the list of names and with what is asked."""
-        text = json.dumps([(q.uid, q.text, q.max_new_tokens) for q in self.questions])
+        """Changes with the list of names, with what is asked, and with what is shown."""
+        text = json.dumps([(q.uid, q.text, q.max_new_tokens, q.shown) for q in self.questions])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -74,7 +75,10 @@ def take(source: Source, entry: Mapping[str, Any], seed: int, folder: Path) -> S
     faults: dict[str, int] = {}
     quoted: list[str] = []
     videos = False
+    sizes: dict[str, int] = {}
     for item in source:
+        if isinstance(item, Question):
+            sizes[item.group] = sizes.get(item.group, 0) + 1
         fault = item if isinstance(item, Fault) else missing_file(item)
         if fault is None:
             found[item.uid] = item.light
@@ -99,7 +103,6 @@ def take(source: Source, entry: Mapping[str, Any], seed: int, folder: Path) -> S
         path.write_text(json.dumps({"settings": settings, "ids": ids}, indent=1) + "\n")
     chosen = set(ids)
     questions = tuple(question for uid, question in found.items() if uid in chosen)
-    sizes = {name: len(members) for name, members in groups.items()}
     return Sample(
         entry, source, questions, len(found), faults, tuple(quoted),
         sizes if source.name in GROUPED else {}, videos,
@@ -141,10 +144,13 @@ def choose(
 
 def asked(sample: Sample) -> Iterator[Question]:
     """The chosen questions with their pictures, read from the source once more."""
-    chosen = set(sample.uids)
+    left = set(sample.uids)
     for item in sample.source:
-        if isinstance(item, Question) and item.uid in chosen:
+        if isinstance(item, Question) and item.uid in left:
             yield item
+            left.remove(item.uid)
+            if not left:  # the rest of a large source is not read for nothing
+                return
 
 
 def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
