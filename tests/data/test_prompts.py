@@ -34,6 +34,11 @@ def expand(processor, text, n_images=0, n_videos=0, **settings):
     return make_prompt(processor, processor.config, text, images, videos=videos, **settings)
 
 
+def test_half_a_character_is_one_line(qwen):
+    with pytest.raises(UserError, match="prompt: expected valid Unicode text"):
+        build_prompt(qwen, "What is \ud800?")
+
+
 def test_vicuna_prompt():
     assert vicuna_prompt("Hi?", 1, system=None) == "USER: <image>\nHi? ASSISTANT:"
     assert vicuna_prompt("Hi?", 2, "human") == (

@@ -211,6 +211,11 @@ def test_two_entries_under_one_name_are_refused():
     config = make_config("benchmark", [{"name": "plain"}], [entry, entry | {"limit": 3}])
     with pytest.raises(UserError, match="expected different labels, got s in mode score twice"):
         benchmark_config.check(config)
+    config.datasets = ({"dataset": "scenes"},)  # as a command line gives them
+    benchmark_config.check(config)
+    config.datasets = ({"limit": 3},)
+    with pytest.raises(UserError, match="datasets: expected one of scenes, examples, .*, got ''"):
+        benchmark_config.check(config)
 
 
 def test_scenes_are_held_out_and_know_their_answers():

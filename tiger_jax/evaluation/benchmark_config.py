@@ -127,14 +127,15 @@ def check(config: Any) -> None:
         raise UserError(f"dtype: expected float32, bfloat16 or nothing, got {config.dtype!r}")
     if config.costs not in ("each", "first", "none"):
         raise UserError(f"costs: expected each, first or none, got {config.costs!r}")
-    for entry in config.datasets:
+    given = [ENTRY | dict(entry) for entry in config.datasets]
+    for entry in given:
         check_entry(entry)
-    names = [(entry["label"] or entry["dataset"], entry["mode"]) for entry in config.datasets]
+    names = [(entry["label"] or entry["dataset"], entry["mode"]) for entry in given]
     if twice := [
         f"{label} in mode {mode}" for label, mode in names if names.count((label, mode)) > 1
     ]:
         raise UserError(f"datasets: expected different labels, got {twice[0]} twice")
-    known = [entry["dataset"] for entry in config.datasets]
+    known = [entry["dataset"] for entry in given]
     if wrong := sorted(set(config.only) - set(known)):
         raise UserError(
             f"only: expected some of {', '.join(dict.fromkeys(known))}, got {wrong[0]!r}"
