@@ -214,7 +214,7 @@ def test_two_entries_under_one_name_are_refused():
     config.datasets = ({"dataset": "scenes"},)  # as a command line gives them
     benchmark_config.check(config)
     config.datasets = ({"limit": 3},)
-    with pytest.raises(UserError, match="datasets: expected one of scenes, examples, .*, got ''"):
+    with pytest.raises(UserError, match=r"datasets: expected one of scenes, examples, .*, got ''"):
         benchmark_config.check(config)
 
 
