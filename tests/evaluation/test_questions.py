@@ -1,5 +1,6 @@
 """What a benchmark asks: sources, the choice of questions, and reading ahead."""
 
+import contextlib
 import json
 import threading
 
@@ -319,3 +320,13 @@ def test_a_fault_of_the_reading_thread_is_raised_where_its_item_is_asked_for():
     assert next(items) == 0
     with pytest.raises(UserError, match="broken shard"):
         next(items)
+
+
+def test_no_thread_is_left_behind_by_a_reader_that_is_let_go():
+    def readers():
+        return [t for t in threading.enumerate() if t.name.startswith("reader")]
+
+    with contextlib.closing(sample.ahead(iter(range(9)))) as items:
+        assert next(items) == 0
+        assert readers()
+    assert not readers()
