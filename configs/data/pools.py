@@ -3,9 +3,9 @@
     python -m tiger_jax.data.build_pool --config configs/data/kd_pool.py \\
         --config.root=DATA --config.out=pools/kd
 
-A data set is looked for in its folder below root (registry.FOLDERS: its name; coco for coco_captions)
-unless its own `path` names another place. All fields below but places, `workers` and what is derived
-from them stand in the pool's manifest.
+A data set is looked for in its folder below root (registry.FOLDERS: its name; coco for
+coco_captions) unless its own `path` names another place. All fields below but places, `workers` and
+what is derived from them stand in the pool's manifest.
 """
 
 from collections.abc import Mapping
