@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from tiger_jax import embedded, runtime
 from tiger_jax.errors import UserError
 from tiger_jax.evaluation import benchmark_config, benchmark_report, sample
@@ -154,3 +156,6 @@ def _run_method(
             for answered in steps:
                 counter.add(answered)
                 profile.answered(answered)
+    # A drafter's programs are of no use to the next method, and would stay; what methods share
+    # comes back from the compilation cache on disk.
+    jax.clear_caches()
