@@ -38,7 +38,7 @@ def shards(tmp_path):
             columns = {"id": pa.array([], pa.int64()), "text": pa.array([], pa.string())}
             pa.parquet.write_table(pa.table(columns), path)
         start += size
-    return find_shards(tmp_path, ("train",))
+    return find_shards(tmp_path, "train")
 
 
 def ids(rows) -> list[int]:
@@ -84,14 +84,14 @@ def test_only_a_few_rows_are_decoded_at_once(tmp_path, monkeypatch):
 
 def test_layouts_of_a_folder(tmp_path):
     row = [{"id": 0}]
-    assert find_shards(tmp_path, ("train",)) == ()
-    assert find_shards(tmp_path / "none", ("train",)) == ()
+    assert find_shards(tmp_path, "train") == ()
+    assert find_shards(tmp_path / "none", "train") == ()
     alone = write_parquet(tmp_path / "a/train.parquet", row)
     hashed = write_parquet(tmp_path / "b/validation-00000-of-00001-0a1b2c.parquet", row)
     write_parquet(tmp_path / "b/val_extra-00000-of-00001.parquet", row)
-    assert find_shards(tmp_path, ("train",)) == (alone,)
-    assert find_shards(tmp_path, ("val", "validation")) == (hashed,)
-    assert find_shards(tmp_path / "b", ("validation",)) == (hashed,)
+    assert find_shards(tmp_path, "train") == (alone,)
+    assert find_shards(tmp_path, "val") == (hashed,)
+    assert find_shards(tmp_path / "b", "validation") == (hashed,)
     assert splits_of(tmp_path) == ("val_extra", "validation")
 
 
@@ -99,32 +99,32 @@ def test_a_split_in_two_folders_is_not_guessed(tmp_path):
     for name in ("ScienceQA-FULL", "ScienceQA-IMG"):
         write_parquet(tmp_path / name / "test-00000-of-00001.parquet", [{"id": 0}])
     with pytest.raises(UserError, match="in one folder, found it in ScienceQA-FULL, ScienceQA-IMG"):
-        find_shards(tmp_path, ("test",))
-    assert len(find_shards(tmp_path / "ScienceQA-IMG", ("test",))) == 1
+        find_shards(tmp_path, "test")
+    assert len(find_shards(tmp_path / "ScienceQA-IMG", "test")) == 1
 
 
 def test_a_missing_shard_is_named(tmp_path):
     for shard in (0, 2):
         write_parquet(tmp_path / f"test-{shard:05d}-of-00003.parquet", [{"id": shard}])
     with pytest.raises(UserError, match=r"expected test-00001-of-00003\.parquet, found 2 of 3"):
-        find_shards(tmp_path, ("test",))
+        find_shards(tmp_path, "test")
     write_parquet(tmp_path / "test-00001-of-00002.parquet", [{"id": 1}])
     with pytest.raises(UserError, match=r"found counts \[2, 3\]"):
-        find_shards(tmp_path, ("test",))
+        find_shards(tmp_path, "test")
 
 
 def test_one_file_is_the_split_that_its_name_says(tmp_path):
     path = write_parquet(tmp_path / "test-00001-of-00003.parquet", [{"id": 0}])
-    assert find_shards(path, ("test",)) == (path,)
+    assert find_shards(path, "test") == (path,)
     with pytest.raises(UserError, match="expected split train, got test"):
-        find_shards(path, ("train",))
+        find_shards(path, "train")
     own = write_parquet(tmp_path / "MADEUP_test-00000-of-00001.parquet", [{"id": 0}])
     free = write_parquet(tmp_path / "anything.parquet", [{"id": 0}])
-    assert find_shards(own, ("test",)) == (own,)
-    assert find_shards(free, ("train",)) == (free,)
+    assert find_shards(own, "test") == (own,)
+    assert find_shards(free, "train") == (free,)
     other = tmp_path / "x.json"
     other.write_text("[]")
-    assert find_shards(other, ("train",)) == ()
+    assert find_shards(other, "train") == ()
 
 
 def test_damaged_files_are_named(tmp_path, shards):

@@ -13,9 +13,14 @@ from itertools import chain
 from pathlib import Path
 
 from tiger_jax.data.public.dataset import Reader
-from tiger_jax.data.public.layout import check_file_split, not_found, picture_at
-from tiger_jax.data.public.parquet_layout import ParquetRows, columns_of, find_shards, splits_of
-from tiger_jax.data.public.picture_folders import find_folder, required_picture
+from tiger_jax.data.public.layout import check_file_split, find_folder, not_found, picture_at
+from tiger_jax.data.public.parquet_layout import (
+    ParquetRows,
+    columns_of,
+    find_shards,
+    required_picture,
+    splits_of,
+)
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array
 from tiger_jax.errors import UserError
@@ -40,7 +45,7 @@ def read(
     if files := _original_files(root, split):
         parts = [_read_part(file, split, part, images) for part, file in files.items()]
         return chain.from_iterable(parts)
-    shards = find_shards(root, (split, "validation") if split == "val" else (split,))
+    shards = find_shards(root, split)
     if not shards:
         looked_for = (f"{split}/{split}_human.json", f"{split}-00000-of-*.parquet")
         raise not_found(root, "ChartQA", looked_for, splits_of(root))
@@ -81,7 +86,7 @@ def _read_part(
 ) -> Iterator[PublicRecord | Fault]:
     split_folder = file.parent
     beside = split_folder if (split_folder / "png").is_dir() else split_folder.parent
-    folder = find_folder(images, beside, ("png",))
+    folder = find_folder(images, beside, ("png", ""))
 
     def name(row: Row) -> str:
         number = int(row.place.rpartition(":")[2]) - 1

@@ -20,12 +20,17 @@ from tiger_jax.data.public.layout import (
     base_of,
     check_file_split,
     find_file,
-    is_folder,
+    find_folder,
     not_found,
     picture_at,
 )
-from tiger_jax.data.public.parquet_layout import ParquetRows, columns_of, find_shards, splits_of
-from tiger_jax.data.public.picture_folders import find_folder, required_picture
+from tiger_jax.data.public.parquet_layout import (
+    ParquetRows,
+    columns_of,
+    find_shards,
+    required_picture,
+    splits_of,
+)
 from tiger_jax.data.public.record import BadRecord, Fault, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array
 from tiger_jax.errors import UserError
@@ -61,7 +66,7 @@ def read(
         return _karpathy_records(listed, split, images)
     if official and not karpathy:
         return _official_records(official, split, year, images)
-    shards = find_shards(root, (split, "validation") if split == "val" else (split,))
+    shards = find_shards(root, split)
     if not shards:
         names = (f"annotations/captions_{split}{year or _YEARS[0]}.json", _KARPATHY,
                  f"{split}-00000-of-*.parquet")  # fmt: skip
@@ -103,8 +108,8 @@ def _official_records(
         raise UserError(f"{file}: expected a file named after {year or 'its year: 2014 or 2017'}")
     base = base_of(file)
     base = base.parent if base.name == "annotations" else base
-    folder = find_folder(images, base, ("images",))
-    folder = find_folder(None, folder, (f"{split}{year}",))
+    folder = find_folder(images, base, ("images", ""))
+    folder = find_folder(None, folder, (f"{split}{year}", ""))
     return _official_stream(file, split, year, folder)
 
 
@@ -143,7 +148,7 @@ def _karpathy_records(
 ) -> Iterator[PublicRecord | Fault]:
     base = base_of(file)
     base = base.parent if base.name in ("annotations", "karpathy") else base
-    folder = find_folder(images, base, ("images",))
+    folder = find_folder(images, base, ("images", ""))
     parts = ("train", "restval") if split == "train" else (split,)
 
     def name(row: Row) -> str:
@@ -153,7 +158,7 @@ def _karpathy_records(
         if row.text("split") in parts:
             file_name = row.text("filename")
             place = folder / row.text("filepath")
-            picture = picture_at(place if is_folder(place) else folder, file_name)
+            picture = picture_at(place if os.path.isdir(place) else folder, file_name)
             captions = karpathy_captions(row, row.items("sentences"))
             yield caption_record(
                 row, uid, split, "2014", row.integer("cocoid"), file_name, picture, captions

@@ -13,11 +13,16 @@ from tiger_jax.data.public.layout import (
     base_of,
     check_file_split,
     find_file,
-    first_folder,
+    find_folder,
     not_found,
     picture_at,
 )
-from tiger_jax.data.public.parquet_layout import ParquetRows, find_shards, picture_of, splits_of
+from tiger_jax.data.public.parquet_layout import (
+    ParquetRows,
+    find_shards,
+    required_picture,
+    splits_of,
+)
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array
 
@@ -35,12 +40,9 @@ def read(root: Path, split: str) -> Iterator[PublicRecord | Fault]:
         UserError: nothing of DocVQA there.
     """
     config = root / "DocVQA"  # the repository holds InfographicVQA too
-    shards = find_shards(
-        config if config.is_dir() else root, (split, "validation") if split == "val" else (split,)
-    )
-    if shards:
+    if shards := find_shards(config if config.is_dir() else root, split):
         rows = ParquetRows(shards, _COLUMNS, ("answers", "question_types"))
-        return _build(rows, split, lambda row: picture_of(row, "image"))
+        return _build(rows, split, required_picture)
     files = (f"{split}_v1.0_withQT.json", f"{split}_v1.0.json")
     names = [*files, *(f"{_QUESTIONS}/{name}" for name in files)]
     if (path := find_file(root, names)) is None:
@@ -52,16 +54,13 @@ def read(root: Path, split: str) -> Iterator[PublicRecord | Fault]:
 
 
 def _build(
-    rows: Iterable[Row | Fault], split: str, picture: Callable[[Row], Picture | None]
+    rows: Iterable[Row | Fault], split: str, picture: Callable[[Row], Picture]
 ) -> Iterator[PublicRecord | Fault]:
     def name(row: Row) -> str:
         return record_uid("docvqa", split, row.identifier("questionId"))
 
     def build(row: Row, uid: str) -> PublicRecord:
-        page = picture(row)
-        if page is None:
-            raise BadRecord("missing image", f"{row.place}: expected a page, found none")
-        answers = _answers(row, split)
+        page, answers = picture(row), _answers(row, split)
         return PublicRecord(
             "docvqa", split, uid, row.text("question").strip(), (page,), answers=answers,
             ground_truth=answers[0] if answers else None,
@@ -82,7 +81,7 @@ def _pages(path: Path, split: str) -> Path:
     base = base_of(path)
     if base.name == _QUESTIONS:
         base = base.parent
-    return first_folder(base, ("spdocvqa_images", "documents", f"{split}/documents", "images"))
+    return find_folder(None, base, ("spdocvqa_images", "documents", f"{split}/documents", "images"))
 
 
 def _page(row: Row, folder: Path) -> Picture:

@@ -1,5 +1,6 @@
 """Finds the files of a data set below the path that a person gave."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -35,17 +36,21 @@ def check_file_split(path: Path, split: str, splits: Sequence[str]) -> None:
         raise UserError(f"{path}: expected a file of split {split}, its name says {named[0]}")
 
 
-def first_folder(root: Path, names: Sequence[str]) -> Path:
-    """The first of `names` that is a folder below `root`; the first of all if none is."""
-    return next((path for name in names if (path := root / name).is_dir()), root / names[0])
+def find_folder(option: str | os.PathLike | None, base: Path, names: Sequence[str]) -> Path:
+    """The folder of an option, else the first of `names` that is one below `base`.
 
+    Args:
+        names: "" is `base` itself. The first one is the answer where none is there: the missing
+            pictures are then told by where they should be.
 
-def is_folder(path: Path) -> bool:
-    """Whether a folder is there; a name that no file can have (too long) is none."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    Raises:
+        UserError: the option names no folder.
+    """
+    if option is not None:
+        if not os.path.isdir(option):  # Path.is_dir raises for a name that is too long
+            raise UserError(f"{option}: expected a folder, found none there")
+        return Path(option)
+    return next((base / name for name in names if (base / name).is_dir()), base / names[0])
 
 
 def picture_at(folder: Path, name: str) -> Picture:

@@ -18,11 +18,9 @@ from tiger_jax.data.public.layout import (
     Repeats,
     base_of,
     find_file,
-    first_folder,
-    is_folder,
+    find_folder,
     not_found,
 )
-from tiger_jax.data.public.picture_folders import find_folder
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array
 from tiger_jax.errors import UserError
@@ -61,7 +59,7 @@ def read(
     if turns not in TURNS:
         raise UserError(f"llava: turns: expected {' or '.join(TURNS)}, got {turns!r}")
     path = _find(root)
-    folders = PictureFolders(path, None if images is None else find_folder(images, path, ()))
+    folders = PictureFolders(path, None if images is None else find_folder(images, path, ("",)))
     repeats = Repeats()
 
     def name(row: Row) -> str:
@@ -103,9 +101,11 @@ class PictureFolders:
     def _find(self, first: str) -> Path:
         """The folder in which a name that begins with folder `first` is looked up."""
         if first:
-            return next((base for base in self._bases if is_folder(base / first)), self._bases[0])
+            return next(
+                (base for base in self._bases if os.path.isdir(base / first)), self._bases[0]
+            )
         for base in self._bases:
-            if (folder := first_folder(base, _BARE_FOLDERS[:-1])).is_dir():
+            if (folder := find_folder(None, base, _BARE_FOLDERS[:-1])).is_dir():
                 return folder
         return self._bases[0]
 

@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiger_jax.data.public.dataset import Reader
-from tiger_jax.data.public.layout import base_of, find_file, not_found, picture_at
-from tiger_jax.data.public.parquet_layout import ParquetRows, columns_of, find_shards, splits_of
-from tiger_jax.data.public.picture_folders import find_folder, required_picture
+from tiger_jax.data.public.layout import base_of, find_file, find_folder, not_found, picture_at
+from tiger_jax.data.public.parquet_layout import (
+    ParquetRows,
+    columns_of,
+    find_shards,
+    required_picture,
+    splits_of,
+)
 from tiger_jax.data.public.record import Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_members, read_json
 from tiger_jax.errors import UserError
@@ -36,12 +41,12 @@ def read(
         UserError: no file of MM-Vet at `root`, or no list of the Bard set where it is asked for.
     """
     if file := find_file(root, _FILES):
-        folder = find_folder(images, base_of(file), ("images",))
+        folder = find_folder(images, base_of(file), ("images", ""))
         wanted = _bard_ids(file.parent / "bard_set.json") if bard_set else None
         return _original_records(file, split, folder, wanted)
     if bard_set:
         raise UserError(f"{root}: expected {_FILES[0]} beside bard_set.json, found none")
-    shards = find_shards(root, (split,))
+    shards = find_shards(root, split)
     if not shards:
         raise not_found(root, "MM-Vet", (_FILES[0], f"{split}-00000-of-*.parquet"), splits_of(root))
     return _parquet_records(shards, split)

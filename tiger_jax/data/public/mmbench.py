@@ -17,8 +17,12 @@ from tiger_jax.data.public.dataset import Reader
 from tiger_jax.data.public.golds import gold_letter, known_golds
 from tiger_jax.data.public.layout import check_file_split, not_found
 from tiger_jax.data.public.mmbench_pictures import TSV_COLUMNS, PictureCells
-from tiger_jax.data.public.parquet_layout import ParquetRows, find_shards, splits_of
-from tiger_jax.data.public.picture_folders import required_picture
+from tiger_jax.data.public.parquet_layout import (
+    ParquetRows,
+    find_shards,
+    required_picture,
+    splits_of,
+)
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, tsv_rows
 from tiger_jax.errors import UserError
@@ -79,7 +83,7 @@ def _tsv_file(root: Path, split: str, language: str) -> Path | None:
 
 def _shards(root: Path, split: str, language: str) -> tuple[Path, ...]:
     folder = root / language
-    return find_shards(folder if folder.is_dir() else root, (split,))
+    return find_shards(folder if folder.is_dir() else root, split)
 
 
 def _tsv_records(file: Path, split: str, circular: bool) -> Iterator[PublicRecord | Fault]:

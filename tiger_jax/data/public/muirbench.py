@@ -30,7 +30,7 @@ def read(root: Path, split: str) -> Iterator[PublicRecord | Fault]:
     Raises:
         UserError: no file of MuirBench at `root`.
     """
-    shards = find_shards(root, (split,))
+    shards = find_shards(root, split)
     if not shards:
         raise not_found(root, "MuirBench", (f"{split}-00000-of-*.parquet",), splits_of(root))
     return build_records(

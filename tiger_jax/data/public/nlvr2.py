@@ -15,9 +15,13 @@ from pathlib import Path
 
 from tiger_jax.data.public.dataset import Reader
 from tiger_jax.data.public.golds import known_golds
-from tiger_jax.data.public.layout import base_of, find_file, not_found, picture_at
-from tiger_jax.data.public.parquet_layout import ParquetRows, find_shards, splits_of
-from tiger_jax.data.public.picture_folders import find_folder, required_picture
+from tiger_jax.data.public.layout import base_of, find_file, find_folder, not_found, picture_at
+from tiger_jax.data.public.parquet_layout import (
+    ParquetRows,
+    find_shards,
+    required_picture,
+    splits_of,
+)
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_lines
 from tiger_jax.errors import UserError
@@ -52,7 +56,7 @@ def read(
             lambda row: record_uid(_NAME, split, row.identifier("identifier")),
             partial(_original_record, split=split, folder=folder),
         )
-    shards = find_shards(root, (split, _hub_name(split)))
+    shards = find_shards(root, split, _hub_name(split))
     if not shards:
         looked_for = (names[0], f"{_hub_name(split)}-00000-of-*.parquet")
         raise not_found(root, "NLVR2", looked_for, splits_of(root))
@@ -72,7 +76,7 @@ def _check_name(file: Path, split: str) -> None:
 
 def _picture_folders(split: str) -> tuple[str, ...]:
     plain = split.rpartition("_")[2]
-    return (f"images/{plain}", plain, "images")
+    return (f"images/{plain}", plain, "images", "")
 
 
 def _hub_name(split: str) -> str:

@@ -32,19 +32,20 @@ class RowPlace(NamedTuple):
     row: int = 0
 
 
-def find_shards(root: Path, names: Sequence[str]) -> tuple[Path, ...]:
+def find_shards(root: Path, *names: str) -> tuple[Path, ...]:
     """The shards of a split in order; none where `root` does not hold this layout.
 
     They lie in `root`, or in one folder of it ("data", or a configuration's name).
 
     Args:
         root: the folder, or one parquet file, which is then the whole split.
-        names: what the split may be called, as ("validation", "val").
+        names: what the split may be called; "val" may also be "validation".
 
     Raises:
         UserError: a shard is not there, several folders hold the split, or the one file is of
             another split.
     """
+    names = (*names, "validation") if "val" in names else names
     if root.is_file():
         return _one_file(root, names)
     if not root.is_dir():
@@ -157,6 +158,14 @@ def picture_of(row: Row, name: str, folder: Path | None = None) -> Picture | Non
         BadRecord: not struct<bytes, path>.
     """
     return _picture(row, name, row.value(name, None), folder)
+
+
+def required_picture(row: Row, name: str = "image") -> Picture:
+    """`picture_of` of a row that must have one. Raises BadRecord: it has none."""
+    picture = picture_of(row, name)
+    if picture is None:
+        raise BadRecord("missing image", f"{row.place}: {name}: expected a picture, found none")
+    return picture
 
 
 def pictures_of(row: Row, name: str, folder: Path | None = None) -> tuple[Picture, ...]:

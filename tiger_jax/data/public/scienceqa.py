@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tiger_jax.data.public.dataset import Reader
-from tiger_jax.data.public.layout import base_of, find_file, first_folder, not_found, picture_at
+from tiger_jax.data.public.layout import base_of, find_file, find_folder, not_found, picture_at
 from tiger_jax.data.public.parquet_layout import (
     ParquetRows,
     count_rows,
@@ -45,7 +45,7 @@ def read(
     Raises:
         UserError: nothing of ScienceQA there, or `pid_splits` does not fit the rows.
     """
-    if shards := find_shards(root, (split, "validation") if split == "val" else (split,)):
+    if shards := find_shards(root, split):
         pids = None if pid_splits is None else _fitting(Path(pid_splits), split, shards)
         rows = ParquetRows(shards, _COLUMNS, ("image", "hint", *_KINDS))
         return _build(_with_ids(rows, pids), split, None)
@@ -57,7 +57,7 @@ def read(
     if pid_splits is None and beside != path and beside.is_file():
         pid_splits = beside
     pids = None if pid_splits is None else _pids(Path(pid_splits), split)
-    folder = first_folder(base_of(path), ("images", "."))
+    folder = find_folder(None, base_of(path), ("images", ""))
     return _build(_problems(path, split, pids), split, folder)
 
 

@@ -15,11 +15,11 @@ from tiger_jax.data.public.layout import (
     base_of,
     check_file_split,
     find_file,
+    find_folder,
     not_found,
     picture_at,
 )
 from tiger_jax.data.public.parquet_layout import ParquetRows, find_shards, pictures_of, splits_of
-from tiger_jax.data.public.picture_folders import find_folder
 from tiger_jax.data.public.record import BadRecord, Fault, Picture, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array
 
@@ -41,13 +41,13 @@ def read(
     names = (f"{split}.json", f"{_NAME}/{split}.json")
     if file := find_file(root, names):
         check_file_split(file, split, SPLITS)
-        folder = find_folder(images, base_of(root), ("images",))
+        folder = find_folder(images, base_of(root), ("images", ""))
         return build_records(
             json_array(file),
             lambda row: record_uid(_NAME, split, row.identifier("question_id")),
             partial(_original_record, split=split, folder=folder),
         )
-    shards = find_shards(root, (split,))
+    shards = find_shards(root, split)
     if not shards:
         raise not_found(root, "TallyQA", (*names, f"{split}-00000-of-*.parquet"), splits_of(root))
     return build_records(

@@ -17,11 +17,16 @@ from tiger_jax.data.public.layout import (
     base_of,
     check_file_split,
     find_file,
-    first_folder,
+    find_folder,
     not_found,
     picture_at,
 )
-from tiger_jax.data.public.parquet_layout import ParquetRows, find_shards, picture_of, splits_of
+from tiger_jax.data.public.parquet_layout import (
+    ParquetRows,
+    find_shards,
+    required_picture,
+    splits_of,
+)
 from tiger_jax.data.public.prompt_styles import SINGLE_WORD
 from tiger_jax.data.public.record import BadRecord, Fault, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records, json_array, json_lines
@@ -50,9 +55,9 @@ def read(
     Raises:
         UserError: nothing of TextVQA there.
     """
-    if shards := find_shards(root, (split, "validation") if split == "val" else (split,)):
+    if shards := find_shards(root, split):
         rows = ParquetRows(shards, _COLUMNS, ("answers", "ocr_tokens"))
-        return _build(rows, split, lambda row: picture_of(row, "image"), None)
+        return _build(rows, split, required_picture, None)
     names = (f"TextVQA_0.5.1_{split}.json",)
     if path := find_file(root, names):
         check_file_split(path, split, SPLITS)
@@ -74,10 +79,7 @@ def _build(rows, split: str, picture: Callable, tokens: Tokens | None) -> Iterat
 
     def build(row: Row, uid: str) -> PublicRecord:
         question, image_id = row.text("question").strip(), row.text("image_id")
-        shown = picture(row)
-        if shown is None:
-            raise BadRecord("missing image", f"{row.place}: expected a picture, found none")
-        answers = _answers(row, split)
+        shown, answers = picture(row), _answers(row, split)
         known = row.texts("ocr_tokens", None)
         if known is None and tokens is not None:
             known = tokens(image_id, question)
@@ -110,7 +112,7 @@ def most_frequent(answers: tuple[str, ...]) -> str | None:
 def _pictures(base: Path, split: str) -> Path:
     """train_val_images.zip holds one folder, train_images, for both splits."""
     folder = "test_images" if split == "test" else "train_images"
-    return first_folder(base, (folder, f"train_val_images/{folder}", f"images/{folder}"))
+    return find_folder(None, base, (folder, f"train_val_images/{folder}", f"images/{folder}"))
 
 
 def _read_llava(path: Path, split: str) -> Iterator[PublicRecord | Fault]:

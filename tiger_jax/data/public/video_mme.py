@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from tiger_jax.data.public.dataset import Reader
 from tiger_jax.data.public.golds import gold_letter, known_golds
-from tiger_jax.data.public.layout import base_of, find_file, not_found
+from tiger_jax.data.public.layout import base_of, find_file, find_folder, not_found
 from tiger_jax.data.public.parquet_layout import ParquetRows, find_shards, splits_of
-from tiger_jax.data.public.picture_folders import find_folder
 from tiger_jax.data.public.record import BadRecord, Fault, PublicRecord, record_uid
 from tiger_jax.data.public.rows import Row, build_records
 from tiger_jax.errors import UserError
@@ -58,15 +57,15 @@ def read(
         UserError: no file of Video-MME at `root`.
     """
     template = find_file(root, ("output_test_template.json",))
-    shards = () if template else find_shards(root, (_SPLIT,))
+    shards = () if template else find_shards(root, _SPLIT)
     if not template and not shards:
         names = (f"videomme/{_SPLIT}-00000-of-*.parquet", "output_test_template.json")
         raise not_found(root, "Video-MME", names, splits_of(root))
     base = base_of(root)
     base = base.parent if base.name == "videomme" else base
     media = _Media(
-        find_folder(videos, base, ("data", "videos")),
-        find_folder(subtitle_folder, base, ("subtitle", "subtitles")) if subtitles else None,
+        find_folder(videos, base, ("data", "videos", "")),
+        find_folder(subtitle_folder, base, ("subtitle", "subtitles", "")) if subtitles else None,
     )
     rows = _template_rows(template) if template else ParquetRows(shards, _COLUMNS, _OPTIONAL)
     return build_records(
