@@ -13,10 +13,10 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from configs import head
 from tests.assets import TINY_LLAVA
+from tests.shared_programs import compiled_once
 from tiger_jax import drafting, embedded, head_methods, head_training, train
 from tiger_jax.data.batches import make_prompt
 from tiger_jax.data.prompts import build_prompt
@@ -48,24 +48,9 @@ def root(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_once(root):
-    """A mesh of one of the suite's eight devices, and programs that runs of a kind share."""
-    make = train.meshes.make_mesh
-    cache = {
-        "jax_compilation_cache_dir": str(root / "xla"),
-        "jax_persistent_cache_min_compile_time_secs": 0.2,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-    }
-    before = {name: getattr(jax.config, name) for name in cache}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.meshes, "make_mesh", partial(make, devices=jax.devices()[:1]))
-        for name, value in cache.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
+def programs_compiled_once(root):
+    with compiled_once(root / "xla"):
         yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 def config_of(root: Path, name: str, method: str, **changes) -> ml_collections.ConfigDict:

@@ -2,15 +2,13 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from configs import kd
 from tests.data.pool_data import small_config, write_data
+from tests.shared_programs import compiled_once
 from tiger_jax import drafting, train
 from tiger_jax.data.build_pool import build
 from tiger_jax.data.pool import PoolSource
@@ -37,24 +35,9 @@ def pool(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """A mesh of one of the suite's eight devices, and programs that the runs share."""
-    make = train.meshes.make_mesh
-    cache = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
-        "jax_persistent_cache_min_compile_time_secs": 0.2,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-    }
-    before = {name: getattr(jax.config, name) for name in cache}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.meshes, "make_mesh", partial(make, devices=jax.devices()[:1]))
-        for name, value in cache.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
+def programs_compiled_once(tmp_path_factory):
+    with compiled_once(tmp_path_factory.mktemp("xla")):
         yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 def config_of(pool: Path, run: Path, cache: Path, **changes):

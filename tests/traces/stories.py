@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tiger_jax.traces.geometry import Box
+from tiger_jax.models.patch_boxes import Box
 from tiger_jax.traces.story import (
     ACCEPTED,
     BONUS,

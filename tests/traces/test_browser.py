@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.traces.stories import BEST, LAST, SETTINGS, made_round, made_story, made_view
-from tiger_jax.traces.geometry import Box
+from tiger_jax.models.patch_boxes import Box
 from tiger_jax.traces.page import render
 from tiger_jax.traces.story import ACCEPTED, REJECTED, REPLACEMENT, Mark, Story
 from tiger_jax.traces.views import View

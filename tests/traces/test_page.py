@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.traces.stories import BEST, LAST, ROUNDS, SETTINGS, made_round, made_story, made_view
-from tiger_jax.traces.geometry import Box
+from tiger_jax.models.patch_boxes import Box
 from tiger_jax.traces.page import data_uri, histogram, render, summarise, visible, write_page
 from tiger_jax.traces.story import (
     ACCEPTED,

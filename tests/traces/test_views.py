@@ -11,7 +11,7 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.records import Request
 from tiger_jax.errors import UserError
-from tiger_jax.traces.geometry import NEWLINE
+from tiger_jax.models.patch_boxes import NEWLINE
 from tiger_jax.traces.views import MOST_PIXELS, place, shown_in
 
 

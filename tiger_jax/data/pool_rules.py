@@ -1,7 +1,7 @@
 """Which records of a public data set may stand in a training pool, and as what they stand there.
 
 Rules are asked in a fixed order and the first that holds counts, so that the counts before and
-after each of them add up (data.md 1.1). Everything the paper leaves open is a field here.
+after each of them add up. Everything the paper leaves open is a field here.
 """
 
 import re
@@ -168,7 +168,7 @@ def pool_record(
     record: PublicRecord, pool: str, images: list[str], prompt: PoolPrompt,
     tags: PromptFilter, answer: Callable[[PublicRecord], str | None],
 ) -> dict:  # fmt: skip
-    """The JSON object of one example (data.md 7).
+    """The JSON object of one example.
 
     Args:
         pool: kd or grpo.

@@ -19,7 +19,6 @@ answers of one word.
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from tiger_jax.decoding.drafters.protocol import (
@@ -29,7 +28,7 @@ from tiger_jax.decoding.drafters.protocol import (
     RoundContext,
 )
 from tiger_jax.decoding.prefill import first_state
-from tiger_jax.decoding.state import DecodeState, Limits, emit, token_logprobs
+from tiger_jax.decoding.state import DecodeState, Limits, emit, token_logprobs, while_active
 from tiger_jax.ops import sampling
 from tiger_jax.ops.sampling import Purpose, Sampling, SamplingMode
 
@@ -54,15 +53,10 @@ def decode(
 ) -> DecodeState:  # fmt: skip
     """Run until every row has finished, or for `blocks` more blocks of g tokens."""
 
-    def going(carry: tuple[Array, DecodeState]) -> Array:
-        done, state = carry
-        return (done < blocks) & state.active.any()
+    def step(state: DecodeState) -> DecodeState:
+        return decode_block(drafter, params, state, request, limits, mode=mode)
 
-    def step(carry: tuple[Array, DecodeState]) -> tuple[Array, DecodeState]:
-        done, state = carry
-        return done + 1, decode_block(drafter, params, state, request, limits, mode=mode)
-
-    return lax.while_loop(going, step, (jnp.int32(0), state))[1]
+    return while_active(step, state, blocks)
 
 
 def decode_block(
@@ -70,11 +64,7 @@ def decode_block(
     *, mode: SamplingMode,
 ) -> DecodeState:  # fmt: skip
     """Emit g tokens behind one route; rows that end within them are cut there."""
-    context = RoundContext(
-        pending=state.pending, previous=state.previous, lengths=state.lengths,
-        rope_deltas=state.rope_deltas, active=state.active, sampling=request,
-        drawable=limits.drawable,
-    )  # fmt: skip
+    context = RoundContext.of(state, request, limits)
     raw, own, extend = drafter.begin_block(params, state.drafter, context)
     words, logprobs = [state.pending[:, None]], []
     for number in range(1, drafter.draft_length + 1):

@@ -4,11 +4,17 @@ B: batch, V: vocabulary.
 """
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Int
 
 from tiger_jax.decoding.draft_tree import chain_mask
-from tiger_jax.decoding.state import DecodeState, Limits, emit, record_round, token_logprobs
+from tiger_jax.decoding.state import (
+    DecodeState,
+    Limits,
+    emit,
+    record_round,
+    token_logprobs,
+    while_active,
+)
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops import sampling
 from tiger_jax.ops.sampling import Purpose, Sampling, SamplingMode
@@ -20,15 +26,10 @@ def decode(
 ) -> DecodeState:  # fmt: skip
     """Run until every row has finished, or for `steps` more tokens."""
 
-    def going(carry: tuple[Array, DecodeState]) -> Array:
-        done, state = carry
-        return (done < steps) & state.active.any()
+    def step(state: DecodeState) -> DecodeState:
+        return decode_step(model, params, state, request, limits, mode=mode)
 
-    def step(carry: tuple[Array, DecodeState]) -> tuple[Array, DecodeState]:
-        done, state = carry
-        return done + 1, decode_step(model, params, state, request, limits, mode=mode)
-
-    return lax.while_loop(going, step, (jnp.int32(0), state))[1]
+    return while_active(step, state, steps)
 
 
 def decode_step(

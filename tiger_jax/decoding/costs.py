@@ -185,11 +185,8 @@ def _route_many(
 
 def _context(state: DecodeState, request: Sampling, limits: Limits) -> RoundContext:
     """Every row drafts."""
-    return RoundContext(
-        pending=state.pending, previous=state.previous, lengths=state.lengths,
-        rope_deltas=state.rope_deltas, active=jnp.ones_like(state.active),
-        sampling=request, drawable=limits.drawable,
-    )  # fmt: skip
+    context = RoundContext.of(state, request, limits)
+    return context.replace(active=jnp.ones_like(state.active))
 
 
 def _verify_many(

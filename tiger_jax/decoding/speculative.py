@@ -11,13 +11,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from tiger_jax.decoding import draft_tree, verification
 from tiger_jax.decoding.draft_tree import DraftTree
 from tiger_jax.decoding.drafters.protocol import Commit, Drafter, RoundContext
-from tiger_jax.decoding.state import DecodeState, Limits, emit, record_round, token_logprobs
+from tiger_jax.decoding.state import (
+    DecodeState,
+    Limits,
+    emit,
+    record_round,
+    token_logprobs,
+    while_active,
+)
 from tiger_jax.decoding.verification import Acceptance
 from tiger_jax.models.interface import Params, VisionLanguageModel
 from tiger_jax.ops import sampling
@@ -33,18 +39,12 @@ def decode(
 ) -> DecodeState:  # fmt: skip
     """Run rounds until every row has finished, or `rounds` of them (streaming asks for one)."""
 
-    def going(carry: tuple[Array, DecodeState]) -> Array:
-        done, state = carry
-        return (done < rounds) & state.active.any()
-
-    def step(carry: tuple[Array, DecodeState]) -> tuple[Array, DecodeState]:
-        done, state = carry
-        state = decode_round(
+    def step(state: DecodeState) -> DecodeState:
+        return decode_round(
             model, drafter, params, drafter_params, state, request, limits, mode=mode
         )
-        return done + 1, state
 
-    return lax.while_loop(going, step, (jnp.int32(0), state))[1]
+    return while_active(step, state, rounds)
 
 
 def decode_round(
@@ -54,10 +54,7 @@ def decode_round(
     """One draft, one verification, one commit; every row accepts its own number of tokens."""
     spec = drafter.spec
     active = state.active
-    context = RoundContext(
-        pending=state.pending, previous=state.previous, lengths=state.lengths,
-        rope_deltas=state.rope_deltas, active=active, sampling=request, drawable=limits.drawable,
-    )  # fmt: skip
+    context = RoundContext.of(state, request, limits)
     tree, drafter_state = drafter.propose(drafter_params, state.drafter, context, mode)
     raw, cache, taps = _verify(model, drafter, params, tree, state)
     outcome = _accept(drafter, tree, raw, state.lengths, request, limits, mode)

@@ -4,10 +4,12 @@ B: batch, M: room for emitted tokens, E: stop ids, n: tokens of one round, V: vo
 """
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.ops.kv_cache import KVCache
@@ -69,6 +71,22 @@ class DecodeState:
     def active(self) -> Bool[Array, "B"]:
         """Rows still running."""
         return self.finish == Finish.RUNNING
+
+
+def while_active(
+    step: Callable[[DecodeState], DecodeState], state: DecodeState, bound: Int[Array, ""]
+) -> DecodeState:
+    """`step` again and again until every row has finished, or `bound` times."""
+
+    def going(carry: tuple[Array, DecodeState]) -> Array:
+        done, state = carry
+        return (done < bound) & state.active.any()
+
+    def body(carry: tuple[Array, DecodeState]) -> tuple[Array, DecodeState]:
+        done, state = carry
+        return done + 1, step(state)
+
+    return lax.while_loop(going, body, (jnp.int32(0), state))[1]
 
 
 def token_logprobs(logits: Float[Array, "B n V"], tokens: Int[Array, "B n"]) -> Float[Array, "B n"]:

@@ -150,11 +150,7 @@ def within(rounds: Sequence[Round], tokens: int) -> list[Round]:
 def _run_look(
     engine: "Engine", state: DecodeState, request: Sampling, limits: Limits, mode: SamplingMode
 ) -> Look:
-    context = RoundContext(
-        pending=state.pending, previous=state.previous, lengths=state.lengths,
-        rope_deltas=state.rope_deltas, active=state.active, sampling=request,
-        drawable=limits.drawable,
-    )  # fmt: skip
+    context = RoundContext.of(state, request, limits)
     run = program(look, engine.is_small(state.pending.shape[0]), ("drafter", "mode"))
     with engine.on_mesh():
         return run(

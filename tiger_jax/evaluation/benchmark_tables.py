@@ -49,13 +49,13 @@ class Place:
 
 
 PUBLISHED = (
-    "The paper's pairs, data and hardware are others: its figures stand in docs/results.md, and "
-    "only the order of rows can be set beside it.",
+    "The paper's pairs, data and hardware are others: its figures, and its contradictions (I1 to "
+    "I22), stand in docs/results.md; only the order of rows can be set beside it.",
     "Only questions of the written list of ids were asked: no value is that of a whole split.",
 )
 EXACT = (
     "Acc. is one number for all drafters: verification is exact, so the paper's Acc., which moves "
-    "with the drafter, cannot be that of the verified output (paper-notes I6).",
+    "with the drafter, cannot be that of the verified output (I6).",
 )
 COUNTED = (
     "VerRds. counts the rounds of a response; the paper prints 1/AccLen in its place (I3). Lat. is "

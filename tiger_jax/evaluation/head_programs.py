@@ -20,12 +20,12 @@ from tiger_jax.decoding.drafters.head import HeadDrafter
 from tiger_jax.decoding.drafters.head_cache import Growing
 from tiger_jax.decoding.drafters.protocol import RoundContext
 from tiger_jax.decoding.drafters.tree import DynamicTree
-from tiger_jax.decoding.state import DecodeState, Limits
+from tiger_jax.decoding.state import DecodeState
 from tiger_jax.dry_run.abstract_verifier import COUNT, DTYPE, Sizes, Verifier, tree_bytes
 from tiger_jax.models.head import DraftHead, shared_weights
 from tiger_jax.models.interface import Params
 from tiger_jax.ops.kv_cache import KVCache
-from tiger_jax.ops.sampling import Sampling, SamplingMode
+from tiger_jax.ops.sampling import SamplingMode
 from tiger_jax.routing.head_router import init_head_router
 from tiger_jax.routing.router import RouterConfig
 
@@ -92,7 +92,7 @@ def head_step(verifier: Verifier, sizes: Sizes, setting: HeadSetting) -> Work:
     """Draft token by token, a loop of nothing else."""
     drafter, params = make_head(verifier, setting, draft_length=2)
     state, request, limits = verifier.start(sizes, drafter, params)
-    context = jax.eval_shape(_context, state, request, limits)
+    context = jax.eval_shape(RoundContext.of, state, request, limits)
     rest = state.drafter.replace(cache=None)
     run = partial(_draft, drafter)
     return Work(
@@ -155,14 +155,6 @@ def make_head(
             lambda: init_head_router(jax.random.key(0), head.config, router, drafter.route_query)
         )
     return drafter, {"head": weights, "shared": shared}
-
-
-def _context(state: DecodeState, request: Sampling, limits: Limits) -> RoundContext:
-    return RoundContext(
-        pending=state.pending, previous=state.previous, lengths=state.lengths,
-        rope_deltas=state.rope_deltas, active=state.active, sampling=request,
-        drawable=limits.drawable,
-    )  # fmt: skip
 
 
 def _draft(

@@ -14,7 +14,7 @@ from tiger_jax.metrics import dataset_scores
 from tiger_jax.metrics.item import Item
 
 RAW = 5
-"""Answers that a report shows with their parse (data.md 6.19)."""
+"""Answers that a report shows with their parse."""
 _EXACT = "exact_match"
 _OWN = (SCENES, EXAMPLES)
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from tiger_jax.embedded import ASSETS
-from tiger_jax.traces.geometry import BASE, CROP, Box, even_patches
+from tiger_jax.models.patch_boxes import BASE, CROP, Box, even_patches
 from tiger_jax.traces.story import (
     ACCEPTED,
     BONUS,

@@ -18,7 +18,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from tiger_jax.traces.geometry import Box
+from tiger_jax.models.patch_boxes import Box
 from tiger_jax.traces.page import (
     FAINT,
     branches_of,

@@ -11,8 +11,8 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.decoding.engine import Output
 from tiger_jax.decoding.stopping import Detokenize
 from tiger_jax.decoding.trace import Round, RoutedRow, within
+from tiger_jax.models.patch_boxes import Box
 from tiger_jax.pipeline import Pipeline, Prepared
-from tiger_jax.traces.geometry import Box
 from tiger_jax.traces.views import Shown, View, shown_in
 
 ACCEPTED, REJECTED, REPLACEMENT, BONUS, UNJUDGED = (

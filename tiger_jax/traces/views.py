@@ -18,7 +18,7 @@ from tiger_jax.data.records import Request
 from tiger_jax.data.videos import Video, VideoSampling
 from tiger_jax.errors import UserError
 from tiger_jax.models.config import ModelConfig
-from tiger_jax.traces.geometry import Patch, picture_patches
+from tiger_jax.models.patch_boxes import Patch, picture_patches
 
 MOST_PIXELS = 640
 """Of a still's longer side."""

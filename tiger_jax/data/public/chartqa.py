@@ -1,4 +1,4 @@
-"""ChartQA: questions about charts, by people ("human") and by a model ("augmented"); data.md 3.6.
+"""ChartQA: questions about charts, by people ("human") and by a model ("augmented").
 
 Original: {split}/{split}_human.json and {split}/{split}_augmented.json, pictures in {split}/png.
 Hugging Face: HuggingFaceM4/ChartQA (label is a list, human_or_machine 0/1) and lmms-lab/ChartQA

@@ -1,4 +1,4 @@
-"""COCO captions; data.md 4.3. A record is a picture with all its captions, and no question.
+"""COCO captions. A record is a picture with all its captions, and no question.
 
 Official:  annotations/captions_{train,val}{2014,2017}.json, pictures in {split}{year}/
 Karpathy:  dataset_coco.json; its test split lies inside val2014

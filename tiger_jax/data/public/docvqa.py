@@ -1,4 +1,4 @@
-"""DocVQA (single pages): the official JSON with page pictures, or parquet; data.md 3.4.
+"""DocVQA (single pages): the official JSON with page pictures, or parquet.
 
 val_v1.0_withQT.json      {"data": [{questionId, question, image: "documents/X.png", answers}]}
 val_v1.0.json             the older form, without question_types

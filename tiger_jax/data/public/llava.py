@@ -1,4 +1,4 @@
-"""LLaVA-1.5's training conversations: mix665k and LLaVA-Instruct-150K; data.md 3.1.
+"""LLaVA-1.5's training conversations: mix665k and LLaVA-Instruct-150K.
 
     llava_v1_5_mix665k.json     [{"id", "image": "coco/train2017/X.jpg", "conversations"}, ...]
     llava_instruct_150k.json    the same with bare file names: "X.jpg"

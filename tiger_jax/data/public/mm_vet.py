@@ -1,4 +1,4 @@
-"""MM-Vet: open questions that need several abilities at once; data.md 4.2.
+"""MM-Vet: open questions that need several abilities at once.
 
 Original: mm-vet.json, one object of questions by id, with images/ (and bard_set.json, a list of
 ids). Hugging Face: lmms-lab/MMVet and whyu/mm-vet; abilities are one text, "ocr,math".

@@ -1,4 +1,4 @@
-"""MMBench: multiple choice, asked once for each rotation of its options; data.md 4.1.
+"""MMBench: multiple choice, asked once for each rotation of its options.
 
 Original: MMBench_{DEV,TEST}_{EN,CN}[_V11].tsv, pictures as base64 in column `image`.
 Hugging Face: lmms-lab/MMBench, folders en/ and cn/.

@@ -1,4 +1,4 @@
-"""MuirBench: questions over several pictures, some of which have no right option; data.md 4.6.
+"""MuirBench: questions over several pictures, some of which have no right option.
 
 One layout: MUIRBENCH/MUIRBENCH, data/test-*.parquet. Question and options hold "<image>" where a
 picture goes, in order, and an option may be nothing but a picture.

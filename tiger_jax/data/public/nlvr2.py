@@ -1,4 +1,4 @@
-"""NLVR2: is a sentence true of two pictures; data.md 4.5.
+"""NLVR2: is a sentence true of two pictures.
 
 Original: JSON Lines in files named .json, {split}.json or data/{split}.json; the pictures of
 "dev-850-2-0" (split-set-pair-sentence) are dev-850-2-img0.png and -img1.png, many of them JPEG.

@@ -64,7 +64,7 @@ def question_and_options(record: PublicRecord, marks: bool = True) -> str:
 
 
 def keeps_marks(record: PublicRecord) -> bool:
-    """Whether the marks of a MuirBench record say where its pictures go (data.md 4.6)."""
+    """Whether the marks of a MuirBench record say where its pictures go."""
     return record.meta.get("marks") != "moved"
 
 

@@ -44,8 +44,8 @@ class Asked:
     text: without "<image>" the pictures go first; with it, each mark is the place of one.
     max_new_tokens: the longest answer.
     images, video: what is shown, of the record.
-    subtitles_used, ocr_used: whether the text holds them; both move scores a lot (data.md 6.5,
-        6.15), so a result must state them.
+    subtitles_used, ocr_used: whether the text holds them; both move scores a lot, so a
+        result must state them.
     style: whose wording it is: a style of `prompt_styles`, or "vispec" or "own" in speed mode.
     """
 

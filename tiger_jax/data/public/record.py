@@ -43,7 +43,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class PublicRecord:
-    """One question of a public data set; data.md section 2.
+    """One question of a public data set.
 
     `question` is bare: no format suffix and no `<image>` marks, except MuirBench's, which say where
     a picture goes.

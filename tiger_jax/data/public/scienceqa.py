@@ -1,4 +1,4 @@
-"""ScienceQA: problems.json with folders of pictures, or parquet; data.md 3.3.
+"""ScienceQA: problems.json with folders of pictures, or parquet.
 
 problems.json                   {PID: {question, choices, answer, hint, image, split, ...}}
 pid_splits.json                 {"train": [PID, ...], "val", "test", "trainval", "minival", ...}

@@ -1,4 +1,4 @@
-"""TallyQA: "how many" questions, answered by a whole number; data.md 3.5.
+"""TallyQA: "how many" questions, answered by a whole number.
 
 Original: train.json and test.json, one array each, over COCO and Visual Genome pictures.
 Hugging Face: the_cauldron's configuration "tallyqa" (train only): a row is a picture and several

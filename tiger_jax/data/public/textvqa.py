@@ -1,4 +1,4 @@
-"""TextVQA: the official JSON with folders of pictures, LLaVA's question file, or parquet; 3.2.
+"""TextVQA: the official JSON with folders of pictures, LLaVA's question file, or parquet.
 
 TextVQA_0.5.1_val.json             {"data": [{question, image_id, answers[10], question_id}]}
 train_images/ID.jpg                pictures of train and val

@@ -1,4 +1,4 @@
-"""Video-MME: multiple choice over short, medium and long videos; data.md 4.4.
+"""Video-MME: multiple choice over short, medium and long videos.
 
 Hugging Face, which is the original: videomme/test-00000-of-00001.parquet, data/VIDEOID.mp4,
 subtitle/VIDEOID.srt. Also the authors' results template: JSON that nests questions by video and has

@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from tiger_jax.decoding.draft_tree import DraftSpec, DraftTree
+from tiger_jax.decoding.state import DecodeState, Limits
 from tiger_jax.models.interface import DeviceTiles, VisionLanguageModel
 from tiger_jax.ops.rotary import rope_deltas
 from tiger_jax.ops.sampling import Sampling, SamplingMode
@@ -83,6 +84,15 @@ class RoundContext:
     """Rows that still run; the others need no draft."""
     sampling: Sampling
     drawable: Bool[Array, "V"]
+
+    @classmethod
+    def of(cls, state: DecodeState, sampling: Sampling, limits: Limits) -> "RoundContext":
+        """The round that a decoding state is about to begin."""
+        return cls(
+            pending=state.pending, previous=state.previous, lengths=state.lengths,
+            rope_deltas=state.rope_deltas, active=state.active, sampling=sampling,
+            drawable=limits.drawable,
+        )  # fmt: skip
 
     @property
     def positions(self) -> Int[Array, "B"]:

@@ -11,8 +11,7 @@ from tiger_jax.data.processor import Processor
 from tiger_jax.data.videos import Video
 from tiger_jax.models.frames import Frames
 from tiger_jax.models.image_geometry import count_image_tokens, pooled_token_places
-from tiger_jax.testing.tiny import tiny_qwen3_vl_config
-from tiger_jax.traces.geometry import (
+from tiger_jax.models.patch_boxes import (
     BASE,
     CROP,
     NEWLINE,
@@ -21,6 +20,7 @@ from tiger_jax.traces.geometry import (
     fitted_size,
     picture_patches,
 )
+from tiger_jax.testing.tiny import tiny_qwen3_vl_config
 from tiger_jax.traces.views import video_views
 
 
