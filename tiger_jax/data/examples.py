@@ -20,7 +20,7 @@ from jaxtyping import Int32
 from PIL import Image
 
 from tiger_jax.data.batches import PromptInputs, make_prompt
-from tiger_jax.data.images import decode_image, load_image
+from tiger_jax.data.images import load_image
 from tiger_jax.data.json_lines import (
     RecordError,
     check_fields,
@@ -31,6 +31,7 @@ from tiger_jax.data.json_lines import (
 )
 from tiger_jax.data.processor import Processor
 from tiger_jax.data.prompts import IMAGE_TOKEN, VIDEO_TOKEN, build_prompt
+from tiger_jax.data.public.dataset import decode_picture
 from tiger_jax.data.public.record import Picture
 from tiger_jax.data.videos import SAMPLING_CHECKS, Video, VideoSampling, load_video
 from tiger_jax.errors import UserError
@@ -118,9 +119,7 @@ def read_examples(path: str | os.PathLike) -> list[Example | RecordError]:
 
 def open_picture(picture: str | Picture) -> Image.Image:
     """A picture as upright RGB, from its file or from bytes. Raises UserError."""
-    if isinstance(picture, str):
-        return load_image(picture)
-    return decode_image(picture.read(), picture.name)
+    return load_image(picture) if isinstance(picture, str) else decode_picture(picture)
 
 
 def load_pictures(

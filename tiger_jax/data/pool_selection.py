@@ -6,7 +6,6 @@ pictures can be used, so a smaller pool of the same seed is a part of a larger o
 """
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -87,7 +86,7 @@ def select(
 def missing_picture(record: PublicRecord) -> Fault | None:
     """The fault of a record that names a file which is not there; nothing is opened."""
     for picture in record.images:
-        if picture.data is None and not (picture.path and os.path.isfile(picture.path)):
+        if not picture.is_there:
             return Fault(record.uid, MISSING, f"{picture.path}: expected a picture, none there")
     return None
 

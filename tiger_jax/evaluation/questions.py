@@ -14,7 +14,7 @@ import numpy as np
 
 from tiger_jax.data.batches import make_prompt
 from tiger_jax.data.clips import make_clip
-from tiger_jax.data.examples import Pictures, load_pictures, shown_in
+from tiger_jax.data.examples import Pictures, load_pictures, open_picture, shown_in
 from tiger_jax.data.json_lines import (
     RecordError,
     check_fields,
@@ -25,7 +25,7 @@ from tiger_jax.data.json_lines import (
 )
 from tiger_jax.data.prompts import build_prompt
 from tiger_jax.data.public import prompts
-from tiger_jax.data.public.dataset import Dataset, decode_picture
+from tiger_jax.data.public.dataset import Dataset
 from tiger_jax.data.public.record import Fault, Picture, PublicRecord
 from tiger_jax.data.records import Request
 from tiger_jax.data.scenes import HELD_OUT, make_scene
@@ -217,7 +217,10 @@ def prepare(
         fps=video.fps, max_frames=video.max_frames,
     )  # fmt: skip
     shown = Pictures(
-        [_opened(picture) for picture in question.images],
+        [
+            image if isinstance(image, np.ndarray) else open_picture(image)
+            for image in question.images
+        ],
         [item for item in question.videos if not isinstance(item, str)]
         or load_pictures(request, processor, pipeline.video).videos,
     )
@@ -237,12 +240,6 @@ def _mark(item: Picture | str | np.ndarray | Video) -> str:
         return f"{Path(item).name} {Path(item).stat().st_size}"
     held = item.pictures if isinstance(item, Video) else item
     return hashlib.sha256(held if isinstance(held, bytes) else held.tobytes()).hexdigest()[:16]
-
-
-def _opened(picture: Picture | str | np.ndarray) -> Any:
-    if isinstance(picture, np.ndarray):
-        return picture
-    return decode_picture(Picture(path=picture) if isinstance(picture, str) else picture)
 
 
 def _public_question(record: PublicRecord, mode: str) -> Question:

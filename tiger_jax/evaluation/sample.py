@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -113,11 +114,15 @@ def missing_file(question: Question) -> Fault | None:
     """The first file that a question shows and that is not there: told before anything runs."""
     for kind, shown in (("image", question.images), ("video", question.videos)):
         for item in shown:
-            path = item.path if isinstance(item, Picture) and item.data is None else item
-            if isinstance(path, str) and not Path(path).exists():
-                return Fault(
-                    question.uid, f"missing {kind}", f"{path}: expected a file, found none"
-                )
+            if isinstance(item, Picture):
+                path, there = item.path, item.is_there
+            elif isinstance(item, str):
+                path, there = item, os.path.exists(item)  # of a video: a folder of pictures too
+            else:
+                continue
+            if not there:
+                message = f"{path}: expected a file, found none"
+                return Fault(question.uid, f"missing {kind}", message)
     return None
 
 

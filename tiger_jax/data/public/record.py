@@ -1,6 +1,7 @@
 """The one record that every public data set is read into, and the fault of one that cannot be."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,11 @@ class Picture:
     def name(self) -> str:
         """What an error line calls it."""
         return self.path or "embedded picture"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is something to read; nothing is opened."""
+        return self.data is not None or (self.path is not None and os.path.isfile(self.path))
 
     def read(self) -> bytes:
         """The encoded file. Raises UserError if there is none, or it cannot be read."""
